@@ -120,13 +120,18 @@ def start_phase(config: Any, how: Training) -> Phase:
         largest = max(parameter.numel() for parameter in on_meta(config).parameters())
         return Phase(held | {"a whole weight": element * largest})
     copied = element * (shape_of(config).parameters if how.trained is None else how.trained)
-    copying = {"weights": parts["weights"], "their flat copy": copied}  # which goes before the optimizer comes
+    copying = {
+        "weights": parts["weights"],
+        "their flat copy": copied,
+    }  # which goes before the optimizer comes
     return Phase(max(held, copying, key=lambda held: sum(held.values())))
 
 
 def step_phase(update: Phase) -> Phase:
     """Returns what AdamW's step takes on a GPU: gradients flat beside what they were, then square roots."""
-    held = {part: update.device.get(part, 0) for part in ("weights", "gradients", "optimizer", "communication")}
+    held = {
+        part: update.device.get(part, 0) for part in ("weights", "gradients", "optimizer", "communication")
+    }
     return Phase(held | {"flat gradients": held["gradients"]})
 
 

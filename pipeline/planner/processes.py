@@ -5,8 +5,8 @@ from dataclasses import dataclass
 GIB = 2**30
 
 HOST_BYTES = 3 * GIB // 4
-"""Resident memory of a process that has imported its libraries, at most. Measured on CPU builds: a stage .51, a
-rank that scores .53, one of DeepSpeed .55, a replica of vLLM .70 GiB."""
+"""Resident memory of a process that has imported its libraries, at most. Measured on CPU builds: a stage .51,
+a rank that scores .53, one of DeepSpeed .55, a replica of vLLM .70 GiB."""
 CUDA_HOST_BYTES = 2 * GIB
 """The same with CUDA's libraries, its context and pinned buffers (start value)."""
 CONTEXT_BYTES = GIB // 2

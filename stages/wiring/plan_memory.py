@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.artifacts.checkpoints import PART_BYTES
 from pipeline.engines.vllm_options import VllmOptions
 from pipeline.planner.memory import (
     GIB,
     Phase,
     Shape,
-    Training,
     scoring_phase,
     shape_of,
     standing_bytes,
@@ -19,17 +17,14 @@ from pipeline.planner.memory import (
     step_phase,
     training_phase,
 )
-from pipeline.planner.processes import Processes
 from stages.settings import Config
 from stages.settings.engine import Vllm
 from stages.wiring.hands import num_players
+from stages.wiring.plan_host import beside, checkpoint_bytes, host_bytes, staying, with_processes
 from stages.wiring.plan_models import training_of
 from stages.wiring.plan_processes import actor_processes, critic_processes
 
 CRITIC = "critic (first GPU)"
-WAITING = "trainer, while the engine works"
-ELSEWHERE = ("generation", "reference pass", "hand-off", "value update")
-"""Phases in which the trainer has left GPUs that are shared."""
 ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
 ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it sleeps, beside context and NCCL
 GRAPH_BYTES = GIB  # start value: of vLLM's CUDA graphs, which it keeps asleep too
@@ -64,62 +59,44 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
         "trainer": 0 if shared else standing_bytes(update),
         "reference": 0 if shared or not needs_reference else reference.device["weights"],
     }
-    phases = {"generation": _beside(generation, left, but="engine")}
+    phases = {"generation": beside(generation, left, but="engine")}
     if how.backend == "deepspeed":
-        phases["trainer start"] = _beside(start_phase(policy, how), left, but="trainer")
-    phases["actor update"] = _beside(update, left, but="trainer")
+        phases["trainer start"] = beside(start_phase(policy, how), left, but="trainer")
+    phases["actor update"] = beside(update, left, but="trainer")
     if how.backend == "deepspeed" and not how.offload:
-        phases["optimizer's step"] = _beside(step_phase(update), left, but="trainer")
+        phases["optimizer's step"] = beside(step_phase(update), left, but="trainer")
     if needs_reference:
-        phases["reference pass"] = _beside(reference, left, but="reference")
-    host = _host_bytes(config, shape, how, update)
+        phases["reference pass"] = beside(reference, left, but="reference")
+    host = host_bytes(config, shape, how, update)
     awake = left | {"trainer": standing_bytes(update)}
     if config.engine.kind == "vllm" or how.backend == "deepspeed":
         gathered = {"gathered weights, fp32": 4 * shape.parameters} if how.backend == "deepspeed" else {}
-        phases["hand-off"] = _beside(Phase({}, host | gathered), awake)
+        phases["hand-off"] = beside(Phase({}, host | gathered), awake)
     if how.backend == "deepspeed":
-        phases["checkpoint"] = _beside(Phase({}, _checkpoint_bytes(host, shape, how)), awake)
+        phases["checkpoint"] = beside(Phase({}, checkpoint_bytes(host, shape, how)), awake)
     if config.actor.credit.mode == "actor_critic":
         head = training_phase(policy, how, "critic")
-        phases["value update"] = _beside(head, left)
+        phases["value update"] = beside(head, left)
         kept = {} if shared else {"value head": standing_bytes(head)}
-        phases |= {name: _beside(phase, kept) for name, phase in phases.items() if name != "value update"}
+        phases |= {name: beside(phase, kept) for name, phase in phases.items() if name != "value update"}
     if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
         frozen = scoring_phase(critic, replace(how.forward, half_weights=False, half_products=False))
         critic_bytes = {"generation": frozen.device_bytes}  # scores while the engine is awake
         phases = {
-            name: _beside(phase, {CRITIC: critic_bytes.get(name, frozen.device["weights"])})
+            name: beside(phase, {CRITIC: critic_bytes.get(name, frozen.device["weights"])})
             for name, phase in phases.items()
         }
     own = actor_processes(config, needs_reference)
-    stays = {name: size for name, size in host.items() if name != WAITING}
-    phases = {
-        name: _with_processes(phase, host if name in ELSEWHERE else stays, own, config)
-        for name, phase in phases.items()
-    }
+    phases = {name: with_processes(phase, staying(host, name), own, config) for name, phase in phases.items()}
     fit = training_phase(critic, training_of(config, critic, context), "critic")
-    phases["critic update"] = _with_processes(fit, {}, critic_processes(config), config)
+    phases["critic update"] = with_processes(fit, {}, critic_processes(config), config)
     limit = hardware.gpu_memory_gib if hardware.num_gpus else hardware.host_memory_gib
     return Memory(phases, live, int(limit * GIB), int(hardware.host_memory_gib * GIB))
-
-
-def _with_processes(phase: Phase, host: Mapping[str, int], own: Processes, config: Config) -> Phase:
-    """Returns a phase with what processes take for themselves, and what lies in host memory all the time."""
-    if not config.hardware.num_gpus:
-        return _beside(phase, {f"processes: {own.number}": own.host_bytes})
-    parts = {**host, **phase.host, f"processes: {own.number}": own.host_bytes}
-    return replace(_beside(phase, {"contexts and NCCL": own.device_bytes}), host=parts)
 
 
 def _needs_reference(config: Config) -> bool:
     """Returns whether there is a second model: without their adapters, weights are the reference's."""
     return config.actor.credit.kl > 0 and not config.training.lora_rank
-
-
-def _beside(phase: Phase, others: Mapping[str, int], but: str = "") -> Phase:
-    """Returns a phase with what others hold meanwhile, without that of `but`."""
-    held = {name: size for name, size in others.items() if size and name != but}
-    return replace(phase, device={**phase.device, **held})
 
 
 def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]:
@@ -140,6 +117,8 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
         parts |= {"key-value cache": cache, "at work": ENGINE_WORK_BYTES}
     else:
         parts["key-value cache"] = cache = int(VllmOptions().kv_cache_gib * GIB)
+        if element == 2:  # of a pass; CUDA's product of halves yields fp32 by itself (vLLM's LogitsProcessor)
+            parts["output layer in fp32"] = 4 * shape.vocabulary * shape.width
     live = int(cache // (element * shape.cache_entries / split * context))
     return Phase(parts), min(live, math.ceil(engine.max_live / engine.replicas))
 
@@ -147,23 +126,3 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
 def _asleep_bytes(config: Config) -> int:
     """Returns what an engine keeps of each GPU while it sleeps, beside context and NCCL."""
     return ENGINE_ASLEEP_BYTES + (0 if config.engine.kind == "vllm" and config.engine.eager else GRAPH_BYTES)
-
-
-def _host_bytes(config: Config, shape: Shape, how: Training, update: Phase) -> dict[str, int]:
-    """Returns what the actor's processes hold in host memory while the engine works, on the whole machine.
-
-    Files of weights, which ranks map, are the system's to drop.
-    """
-    parts = dict(update.host)
-    if config.engine.kind == "vllm":
-        parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
-    if config.engine.shared_gpus and config.hardware.num_gpus:
-        parts[WAITING] = standing_bytes(update) * how.num_ranks
-    return parts
-
-
-def _checkpoint_bytes(held: Mapping[str, int], shape: Shape, how: Training) -> dict[str, int]:
-    """Returns what lies in host memory while ranks write a checkpoint; the trainer is on its GPUs."""
-    kept = {name: size for name, size in held.items() if name != WAITING}
-    written = 12 * (shape.parameters if how.trained is None else how.trained)
-    return {**kept, "parts being written": min(how.num_ranks * PART_BYTES, written)}

@@ -31,4 +31,6 @@ def critic_processes(config: Config) -> Processes:
     if training.backend == "torch":
         return Processes(1, 1, 1) if config.hardware.num_gpus else Processes(1)
     ranks = training.num_ranks
-    return Processes(1 + ranks, ranks, 1, int(ranks > 1)) if config.hardware.num_gpus else Processes(1 + ranks)
+    return (
+        Processes(1 + ranks, ranks, 1, int(ranks > 1)) if config.hardware.num_gpus else Processes(1 + ranks)
+    )

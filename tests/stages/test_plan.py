@@ -130,7 +130,7 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says():
     # A bucket of 2e8 gradients, 5e8 gathered weights and the output layer, in bf16.
     assert update.device["communication"] == 2 * (200_000_000 + 500_000_000 + 151_936 * 4096)
     assert phases["generation"].device["weights"] == count  # in bf16, over two GPUs
-    # A start divides one weight after another. Weights leave through host memory, which the hand-off gives back.
+    # A start divides one weight after another; the hand-off gives back the memory that weights leave through.
     start = phases["trainer start"].device
     assert start["weights"] + start["a whole weight"] == 2 * (count // 8 + 151_936 * 4096)
     assert phases["hand-off"].host["gathered weights, fp32"] == 4 * count
@@ -148,7 +148,7 @@ def test_what_processes_take_for_themselves_is_planned():
     phases = memory(EIGHT_24)[1]
     for name, phase in phases.items():
         if name != "critic update":
-            # On the first GPU: a worker and a rank of the trainer, which exchange tensors, a reference, the critic.
+            # On the first: a worker and a rank of the trainer, which exchange tensors, a reference, a critic.
             assert phase.device["contexts and NCCL"] == 4 * CONTEXT_BYTES + 2 * NCCL_BYTES
             assert phase.host["processes: 29"] == (8 + 16 + 1) * CUDA_HOST_BYTES + 4 * HOST_BYTES
     assert phases["critic update"].host["processes: 9"] == 8 * CUDA_HOST_BYTES + HOST_BYTES
