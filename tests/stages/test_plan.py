@@ -8,7 +8,7 @@ from critics.audit.forecast import EXPECTED, half_width, tasks_needed
 from env.phone.world.levels import most_turns
 from pipeline.config import load_config
 from pipeline.planner.memory import GIB
-from pipeline.planner.processes import CONTEXT_BYTES, CUDA_HOST_BYTES, HOST_BYTES, NCCL_BYTES
+from pipeline.planner.processes import CONTEXT_BYTES, CUDA_HOST_BYTES, HOST_BYTES, LIBRARY_BYTES, NCCL_BYTES
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import runs_of
@@ -115,7 +115,7 @@ def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says():
     update = phases["critic update"].device
     assert update["weights"] == 2 * count
     assert update["gradients"] + update["optimizer"] == pytest.approx(16 * count / 8, rel=1e-3)
-    assert phases["actor update"].device["critic (first GPU)"] > 4 * count
+    assert phases["actor update"].device["critic (first GPU)"] >= 4 * count
     assert all(map(taken.fits, phases))
 
 
@@ -150,9 +150,12 @@ def test_what_processes_take_for_themselves_is_planned():
         if name != "critic update":
             # On the first: a worker and a rank of the trainer, which exchange tensors, a reference, a critic.
             assert phase.device["contexts and NCCL"] == 4 * CONTEXT_BYTES + 2 * NCCL_BYTES
-            assert phase.host["processes: 29"] == (8 + 16 + 1) * CUDA_HOST_BYTES + 4 * HOST_BYTES
-    assert phases["critic update"].host["processes: 9"] == 8 * CUDA_HOST_BYTES + HOST_BYTES
-    assert memory(DEMO, "engine.replicas=2")[1]["generation"].device["processes: 3"] == 3 * HOST_BYTES
+            assert phase.host["processes: 29"] == LIBRARY_BYTES + 25 * CUDA_HOST_BYTES + 4 * HOST_BYTES
+    assert phases["critic update"].host["processes: 9"] == LIBRARY_BYTES + 8 * CUDA_HOST_BYTES + HOST_BYTES
+    assert (
+        memory(DEMO, "engine.replicas=2")[1]["generation"].device["processes: 3"]
+        == LIBRARY_BYTES + 3 * HOST_BYTES
+    )
 
 
 def test_adapters_with_deepspeed_need_no_second_model_and_little_of_the_host():
@@ -215,7 +218,7 @@ def test_adapters_need_gradients_and_moments_of_their_own_only():
     update = phases["actor update"].device
     attention = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024)
     trained = 28 * 8 * (attention + 3 * (1024 + 3072))
-    assert update["weights"] == 4 * PARAMETERS["0.6b"]
+    assert update["weights"] == 4 * (PARAMETERS["0.6b"] + trained)
     assert update["gradients"] == 4 * trained
     assert update["optimizer"] == 8 * trained
 
@@ -224,17 +227,21 @@ REFUSED = [
     (
         EIGHT_24,
         "engine.shared_gpus=false",
-        "13.45 GiB too much; lower engine.memory_share or set engine.shared",
+        "15.48 GiB too much; lower engine.memory_share or set engine.shared",
     ),
     (EIGHT_24, "engine.memory_share=0.3", "generation: the cache holds no rollout; raise engine."),
-    (EIGHT_24, "hardware.host_memory_gib=100", "actor update: needs hardware.host_memory_gib of 123"),
+    (
+        EIGHT_24,
+        "hardware.host_memory_gib=100",
+        "actor update: needs hardware.host_memory_gib of 190, or training.lora_rank=16",
+    ),
     (EIGHT_24, "training.recompute=false", "lower training.micro_batch_tokens, set training.recompute"),
     (EIGHT_80, "hardware.gpu_memory_gib=40", "take more ranks or a training.deepspeed that offloads"),
     (DEMO, "engine.replicas=500", "GiB too much; lower engine.replicas or engine.max_live"),
     (EIGHT_24, "training={backend: torch}", "training.backend = torch trains on one GPU; "),
     (ONE_GPU, "engine={kind: transformers}", "engine.kind = transformers samples on the CPU; "),
     # vLLM would not start: Qwen3's 40,960 positions are more than this cache holds.
-    (ONE_GPU, "sampling.max_response_tokens=38912", "holds 30,565 tokens, one row may take 40,960; raise"),
+    (ONE_GPU, "sampling.max_response_tokens=38912", "holds 27,616 tokens, one row may take 40,960; raise"),
     (DEMO, "sft.base=models/none", "sft.base = models/none has no config.json here"),
     (EIGHT_80, "critic.trunk=models/none", "(there are: qwen3-0.6b, qwen3-1.7b, qwen3-8b)"),
     (EIGHT_80, "training.num_ranks=9", "training.num_ranks = 9; hardware.num_gpus has 8"),
