@@ -78,8 +78,9 @@ class Rank:
         divides = setup.trains and zero.get("stage") == 3
         # Else every rank would hold all weights before DeepSpeed divides them.
         divide = deepspeed.zero.Init(torch.nn.Module(), config_dict_or_path=config) if divides else None
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        groups = adamw_groups(trained, setup.weight_decay)  # of shapes that divided weights no longer have
         self._fill(model, divide)
-        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
         parameters = {n.removeprefix(_PREFIX): p for n, p in self._network.named_parameters()}
         self._trained = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -89,7 +90,7 @@ class Rank:
             return
         self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         optimizer = torch.optim.AdamW(
-            adamw_groups(named, setup.weight_decay),
+            groups,
             lr=0.0,
             fused=True if self._on_host else None,  # one pass over host memory instead of a dozen
         )
