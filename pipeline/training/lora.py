@@ -41,7 +41,7 @@ def base_name(name: str) -> str:
 @contextmanager
 def without_adapters(model: torch.nn.Module) -> Iterator[None]:
     """Lets a model compute as it did before it got adapters, if it has any."""
-    layers = [part for part in model.modules() if hasattr(part, "lora_A")]
+    layers: list[Any] = [part for part in model.modules() if hasattr(part, "lora_A")]
     for layer in layers:
         layer._disable_adapters = True  # its own method would freeze the adapters too
     try:
