@@ -142,4 +142,5 @@ def read_value_logits(
     batches = micro_batches(rows, tokens if passes is None else passes.capacity(rows, tokens))
     parts = map(one, batches) if passes is None else passes.map(one, batches)
     results = {i: z for part in parts for i, z in part.items()}
+    torch.cuda.empty_cache()  # engine and trainer need the GPU before it scores again; a no-op without one
     return [results[i] for i in range(len(rows))]

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from transformers.initialization import no_init_weights
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
 from pipeline.models.folder import FILE_SIZE, check_policy_folder
+from pipeline.processes.shared_weights import Files
 from pipeline.processes.threads import in_threads
 
 _loaded = sys.modules.get("sklearn")
@@ -45,6 +47,16 @@ class Policy:
     def model(self) -> Any:
         """The transformers causal LM, fp32, in eval mode; read when first asked for, 4 bytes a parameter."""
         return _load_model(self.folder)
+
+    @cached_property
+    def files(self) -> Files | None:
+        """File and stored name of each weight; None where transformers alone can read them."""
+        return _weights_in_files(self.folder, self.config)
+
+    def unread(self) -> Any:
+        """Returns `model` with weights that nobody has read, nor written to: they take no memory."""
+        with no_init_weights():
+            return AutoModelForCausalLM.from_config(self.config, dtype=torch.float32).eval()
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -127,7 +139,7 @@ def _stored_weight(path: Path, name: str) -> torch.Tensor:
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
 
 
-def _weights_in_files(folder: Path, config: Any) -> dict[str, tuple[Path, str]] | None:
+def _weights_in_files(folder: Path, config: Any) -> Files | None:
     """Returns file and stored name of each weight; None unless the files hold every one by name and shape."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)

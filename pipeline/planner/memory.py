@@ -78,11 +78,12 @@ def training_phase(config: Any, how: Training, head: Literal["policy", "critic"]
     count = shape.parameters
     shards = how.num_ranks if how.zero_stage else 1
     weight_bytes = 2 if forward.half_weights else 4
-    parts = {"weights": weight_bytes * count // (shards if how.zero_stage == 3 else 1)}
     trained = count if how.trained is None else how.trained
+    adapters = 0 if how.trained is None else how.trained
+    parts = {"weights": weight_bytes * (count + adapters) // (shards if how.zero_stage == 3 else 1)}
     optimizer = 8 * trained // shards
     if how.backend == "deepspeed":  # keeps a master copy even of fp32 weights
-        optimizer += 4 * count // shards
+        optimizer += 4 * trained // shards
     parts["gradients"] = 4 * trained // (shards if how.zero_stage >= 2 else 1)
     host = {}
     if how.offload:
@@ -105,6 +106,33 @@ def training_phase(config: Any, how: Training, head: Literal["policy", "critic"]
             bytes_each = 2 if forward.half_products else 0
         parts["gradient of the output layer"] = (bytes_each * shape.vocabulary + 4 * entries) * shape.width
     return Phase(parts, host)
+
+
+def start_phase(config: Any, how: Training) -> Phase:
+    """Returns what a DeepSpeed trainer takes at its peak while it starts.
+
+    ZeRO 3 takes one whole weight at a time and divides it. ZeRO 2 copies all of them into one tensor.
+    """
+    element = 2 if how.forward.half_weights else 4
+    parts = training_phase(config, how).device
+    held = {name: parts[name] for name in ("weights", "optimizer") if name in parts}
+    if how.zero_stage == 3:
+        largest = max(parameter.numel() for parameter in on_meta(config).parameters())
+        return Phase(held | {"a whole weight": element * largest})
+    copied = element * (shape_of(config).parameters if how.trained is None else how.trained)
+    copying = {
+        "weights": parts["weights"],
+        "their flat copy": copied,
+    }  # which goes before the optimizer comes
+    return Phase(max(held, copying, key=lambda held: sum(held.values())))
+
+
+def step_phase(update: Phase) -> Phase:
+    """Returns what AdamW's step takes on a GPU: gradients flat beside what they were, then square roots."""
+    held = {
+        part: update.device.get(part, 0) for part in ("weights", "gradients", "optimizer", "communication")
+    }
+    return Phase(held | {"flat gradients": held["gradients"]})
 
 
 def adapter_parameters(config: Any, rank: int) -> int:

@@ -7,6 +7,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ class Layout:
     path: str  # opens the memory in any process of the same user, as long as its owner lives
     num_bytes: int  # of all tensors, gaps included
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype's name, shape, first byte
+
+
+Files = Mapping[str, tuple[Path, str]]
+"""Weights in safetensors files: name -> file, name in it."""
 
 
 class SharedWeights:
@@ -72,3 +77,14 @@ def read_shared(layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, torch.empty(shape, dtype=dtype)
         else:
             yield name, torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+def read_files(files: Files) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields (name, tensor); the tensors are views of mapped files, whose memory is the system's to drop."""
+    from safetensors import safe_open
+
+    for path in sorted({path for path, _ in files.values()}):
+        with safe_open(path, "pt") as stored:
+            for name, (where, key) in files.items():
+                if where == path:
+                    yield name, stored.get_tensor(key)

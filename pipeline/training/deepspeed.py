@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from pipeline.artifacts.checkpoints import FileFacts
 from pipeline.models.folder import FILE_SIZE
-from pipeline.processes.shared_weights import SharedWeights, read_shared
+from pipeline.processes.shared_weights import Files, Layout, SharedWeights, read_shared
 from pipeline.training.deepspeed_config import is_half
 from pipeline.training.packing import Loss, bins_of
 from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
@@ -36,11 +36,15 @@ class DeepSpeedTrainer:
         weight_decay: float = 0.0,
         grad_clip: float = 1.0,
         micro_batch_tokens: int = 16384,
+        lora_rank: int = 0,
+        lora_alpha: int = 32,
+        files: Files | None = None,
         **network: Any,
     ) -> None:
         """Starts the ranks with a model's weights; see `TorchTrainer` for the arguments it shares.
 
-        The model's weights live in the ranks from now on; here it keeps names and shapes only.
+        The model's weights live in the ranks from now on; here it keeps names and shapes only. With `files`
+        nobody looks at its numbers: ranks map the files that hold them.
         """
         self.model = model
         self.learning_rate = learning_rate
@@ -52,18 +56,23 @@ class DeepSpeedTrainer:
         self._steps = {"head": 0, "body": 0}
         # A frozen critic's scores are calibrated, and serve as `FrozenCritic` computes them: in fp32.
         frozen_critic = head == "critic" and learning_rate is None
-        weight_dtype = torch.bfloat16 if is_half(options.config) and not frozen_critic else torch.float32
+        dtype = torch.bfloat16 if is_half(options.config) and not frozen_critic else torch.float32
+        named = None if files is None else {name: files[name] for name, _ in model.named_parameters()}
         setup = RankSetup(
             model_class=type(model).__name__,
             model_config=model.config.to_dict(),
-            weights=self._shared.write(dict(model.named_parameters()), weight_dtype),
+            weights=named if named is not None else self._shared.write(dict(model.named_parameters()), dtype),
+            dtype=dtype,
             head=head,
             network=network,
             weight_decay=weight_decay,
             grad_clip=grad_clip,
             trains=learning_rate is not None,
             options=options,
+            lora_rank=lora_rank,
+            lora_alpha=lora_alpha,
         )
+        self._adapted = lora_rank > 0
         self._shapes = {name: (torch.float32, tuple(p.shape)) for name, p in model.named_parameters()}
         owner = {id(p): name for name, p in model.named_parameters()}  # a tied one has two names
         self._name_of = {key: owner[id(p)] for key, p in model.state_dict(keep_vars=True).items()}
@@ -95,13 +104,14 @@ class DeepSpeedTrainer:
         self._steps["body"] += not self._head_only
         return sums | {"grad_norm": first["grad_norm"], "learning_rate": rate}
 
-    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+    def forward(self, rows: Sequence[TrainingRow], adapted: bool = True) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given; see `Trainer`."""
         if not rows:
             return []
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
         dealt = self._dealt(rows)
-        answers = self._returned().tell_each("forward", [(share,) for share in _equally_many(rows, dealt)])
+        shares = [(share, adapted) for share in _equally_many(rows, dealt)]
+        answers = self._returned().tell_each("forward", shares)
         for places, answer in zip(dealt, answers, strict=True):
             for i, output in zip(chain(*places), answer, strict=False):  # what follows is idle work
                 results[i] = output
@@ -112,9 +122,22 @@ class DeepSpeedTrainer:
         ranks, shared = self._returned(), SharedWeights()
         layout = shared.reserve(self._shapes)
         try:
-            ranks.tell("write_weights", layout)  # each rank what it owns, side by side
+            self._write_weights(ranks, layout)
             found = dict(read_shared(layout))
             return {key: found[name] for key, name in self._name_of.items()}
+        finally:
+            shared.close()
+
+    def _write_weights(self, ranks: RankGroup, layout: Layout) -> None:
+        """Has each rank write what it owns, side by side; of an adapted weight it needs whole adapters."""
+        if not self._adapted:
+            ranks.tell("write_weights", layout)
+            return
+        shared = SharedWeights()
+        try:
+            adapters = shared.reserve(ranks.tell("trained_shapes")[0])
+            ranks.tell("write_weights", adapters)
+            ranks.tell("write_merged", adapters, layout)
         finally:
             shared.close()
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from transformers.initialization import no_init_weights
 
-from pipeline.processes.shared_weights import Layout, read_shared
+from pipeline.processes.shared_weights import Layout, read_files, read_shared
+from pipeline.training.lora import BASE, add_adapters, base_name, merged_run, without_adapters
 from pipeline.training.network import Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, packed, summed
 from pipeline.training.protocol import TrainingRow
@@ -56,43 +58,63 @@ class Rank:
                 world_size=self._world,
             )
         model_class = getattr(transformers, setup.model_class)
-        config = model_class.config_class.from_dict(setup.model_config)
+        shape = model_class.config_class.from_dict(setup.model_config)
         with no_init_weights():  # memory that nobody writes to is not taken
-            model = model_class(config).to(torch.float32)
+            model = model_class(shape).to(torch.float32)
         model.tie_weights()
-        named = dict(model.named_parameters())
-        self._read_weights(named)
+        if setup.lora_rank:
+            add_adapters(model, setup.lora_rank, setup.lora_alpha)
+        zero = setup.options.config.get("zero_optimization", {})
+        config = {
+            **setup.options.config,
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "managed_gradient_accumulation": False,
+            "gradient_clipping": setup.grad_clip,
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,  # torch's own fused AdamW, which needs no compiler
+            "steps_per_print": 2**31,
+        }
+        divides = setup.trains and zero.get("stage") == 3
+        # Else every rank would hold all weights before DeepSpeed divides them.
+        divide = deepspeed.zero.Init(torch.nn.Module(), config_dict_or_path=config) if divides else None
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        groups = adamw_groups(trained, setup.weight_decay)  # of shapes that divided weights no longer have
+        self._fill(model, divide)
         self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
-        self._parameters = dict(self._network.named_parameters())
+        parameters = {n.removeprefix(_PREFIX): p for n, p in self._network.named_parameters()}
+        self._trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        self._frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
         if not setup.trains:  # every rank scores its share with a whole copy, and talks to no other
             self._engine: Any = self._network.to(self._device)
             return
-        zero = setup.options.config.get("zero_optimization", {})
         self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         optimizer = torch.optim.AdamW(
-            adamw_groups(named, setup.weight_decay),
+            groups,
             lr=0.0,
             fused=True if self._on_host else None,  # one pass over host memory instead of a dozen
         )
         self._engine, *_ = deepspeed.initialize(
             model=self._network,
             optimizer=optimizer,
-            config={
-                **setup.options.config,
-                "train_micro_batch_size_per_gpu": 1,
-                "gradient_accumulation_steps": 1,
-                "managed_gradient_accumulation": False,
-                "gradient_clipping": setup.grad_clip,
-                "zero_allow_untested_optimizer": True,
-                "zero_force_ds_cpu_optimizer": False,  # torch's own fused AdamW, which needs no compiler
-                "steps_per_print": 2**31,
-            },
+            config=config,
         )
         self._make_moments()
 
-    def _read_weights(self, named: dict[str, torch.nn.Parameter]) -> None:
-        for name, tensor in read_shared(self._setup.weights):
-            named[name].data = tensor.to(self._device, copy=True)
+    def _fill(self, model: torch.nn.Module, divide: Any = None) -> None:
+        """Gives each weight its numbers, one after another; `divide` leaves this rank its part of it."""
+        weights = {base_name(name): p for name, p in model.named_parameters()}
+        source, dtype = self._setup.weights, self._setup.dtype
+        stored = read_shared(source) if isinstance(source, Layout) else read_files(source)
+        for name, tensor in stored:
+            parameter = weights.pop(name)
+            parameter.data = tensor.to(dtype).to(self._device, copy=True)
+            if divide is not None:
+                divide._convert_to_zero_parameters([parameter])
+        for parameter in weights.values():  # adapters, drawn alike by all ranks
+            parameter.data = parameter.data.to(self._device, dtype)
+            if divide is not None:
+                divide._convert_to_zero_parameters([parameter])
 
     def _make_moments(self) -> None:
         """Gives every partition its moments now, so that a checkpoint can be saved or loaded any time."""
@@ -117,7 +139,7 @@ class Rank:
     def offload(self) -> None:
         """Frees this rank's GPU; what cannot be read again goes to host memory."""
         if not self._setup.trains:
-            for _, parameter in self._named():
+            for parameter in self._network.parameters():
                 parameter.data = parameter.new_empty(0)
         else:
             from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
@@ -126,6 +148,9 @@ class Rank:
             if self._moves_master_itself:
                 states -= {OffloadStateTypeEnum.hp_params, OffloadStateTypeEnum.optim_states}
                 self._move_master(torch.device("cpu"))
+            if self._frozen:  # DeepSpeed would look for them beside the trained ones
+                states -= {OffloadStateTypeEnum.lp_params}
+                self._move_frozen(torch.device("cpu"))
             # Pinned buffers would be made again each time, which costs more than it gains.
             self._engine.offload_states(include=states, pin_memory=False)
         if self._device.type == "cuda":
@@ -134,9 +159,10 @@ class Rank:
     def reload(self) -> None:
         """Undoes `offload`."""
         if not self._setup.trains:
-            self._read_weights(dict(self._named()))
+            self._fill(self._network.model)
             return
         self._engine.reload_states()
+        self._move_frozen(self._device)
         if self._moves_master_itself:
             self._move_master(self._device)
         self._link_moments()
@@ -151,6 +177,11 @@ class Rank:
             flat.data = flat.data.to(device)
             moments = self._engine.optimizer.optimizer.state[flat]
             moments |= {kind: moments[kind].to(device) for kind in MOMENTS}
+
+    def _move_frozen(self, device: torch.device) -> None:
+        for parameter in self._frozen.values():
+            held = getattr(parameter, "ds_tensor", parameter)
+            held.data = held.data.to(device)
 
     def update(self, loss: Loss, rate: float, share: Sequence[Sequence[TrainingRow]]) -> dict[str, Any]:
         """Takes one step on this rank's micro-batches; returns its sums, and what all ranks agree on."""
@@ -171,9 +202,11 @@ class Rank:
         norm = self._engine.get_global_grad_norm() if stepped else float("nan")
         return {"sums": sums, "grad_norm": float(norm or 0.0), "stepped": stepped}
 
-    def forward(self, share: Sequence[Sequence[TrainingRow]]) -> list[dict[str, np.ndarray]]:
+    def forward(
+        self, share: Sequence[Sequence[TrainingRow]], adapted: bool = True
+    ) -> list[dict[str, np.ndarray]]:
         """Returns the outputs of each row, one micro-batch after another."""
-        with torch.no_grad():
+        with torch.no_grad(), nullcontext() if adapted else without_adapters(self._network):
             return [row for b in self._batches(share) for _, row in b.unpacked(self._engine(b))]
 
     def _batches(self, share: Sequence[Sequence[TrainingRow]]) -> Iterator[Batch]:
@@ -184,6 +217,37 @@ class Rank:
         targets = dict(read_shared(layout))
         for name, part in self._parts(WEIGHT).items():
             targets[name].view(-1)[part.start : part.stop] = part.values
+
+    def trained_shapes(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Returns dtype and shape of what `write_weights` writes, by name."""
+        shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in self._trained.items()}
+        return {name: (torch.float32, shape) for name, shape in shapes.items()}
+
+    def write_merged(self, adapters: Layout, layout: Layout) -> None:
+        """Copies this rank's runs of the fp32 weights, their adapters added, to their places."""
+        trained, targets = dict(read_shared(adapters)), dict(read_shared(layout))
+        scale = self._setup.lora_alpha / self._setup.lora_rank
+        for name, parameter in self._frozen.items():
+            whole, layer = targets[base_name(name)], name.rpartition(BASE)[0]
+            start, run = self._frozen_run(parameter)
+            if layer:
+                down, up = (trained[f"{layer}.{part}.default.weight"] for part in ("lora_A", "lora_B"))
+                down, up = down.to(run.device), up.to(run.device)
+                run = merged_run(run, start, whole.shape[1], down, up, scale)
+            whole.view(-1)[start : start + run.numel()] = run
+        for name in targets.keys() & trained.keys() if self._rank == 0 else ():  # a critic's head
+            targets[name].copy_(trained[name])
+
+    def _frozen_run(self, parameter: Any) -> tuple[int, torch.Tensor]:
+        """Returns the run of a weight's elements that this rank answers for, and where it starts."""
+        if hasattr(parameter, "ds_tensor"):
+            part, number = parameter.ds_tensor, parameter.ds_numel
+        else:
+            part, number = None, parameter.numel()
+        size = -(-number // self._world) if part is None else part.numel()
+        start = min(number, self._rank * size)
+        stop = min(number, start + size)
+        return start, parameter.detach().view(-1)[start:stop] if part is None else part[: stop - start]
 
     def save(self, folder: Path) -> dict[str, dict[str, Any]]:
         """Writes this rank's parts of weights and moments; returns its files with size and SHA-256."""
@@ -201,7 +265,7 @@ class Rank:
         return {f"{kind}.{name}": part for kind in kinds for name, part in self._parts(kind).items()}
 
     def _parts(self, kind: str) -> dict[str, Part]:
-        return own_parts(self._engine.optimizer, dict(self._named()), self._rank, kind)
+        return own_parts(self._engine.optimizer, self._trained, self._rank, kind)
 
     def set_head_only(self, head_only: bool) -> None:
         """Lets only the head move, or everything."""
@@ -219,9 +283,6 @@ class Rank:
             group = zero.optimizer.param_groups[place if group_of is None else group_of[place]]
             found[flat] = (int(zero.optimizer.state[flat]["step"]), bool(group["head"]))
         return found
-
-    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(name.removeprefix(_PREFIX), p) for name, p in self._parameters.items()]
 
 
 if __name__ == "__main__":

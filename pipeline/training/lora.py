@@ -4,13 +4,16 @@ Whoever reads weights (an engine, an export) sees the merged model under its own
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Layers that get an adapter: every linear one of a decoder block."""
-_MARK, _BASE = ".lora_", ".base_layer"
+_MARK = ".lora_"
+BASE = ".base_layer"
+"""In the name of a weight that an adapter is on."""
 
 
 def add_adapters(model: torch.nn.Module, rank: int, alpha: int) -> None:
@@ -30,6 +33,46 @@ def add_adapters(model: torch.nn.Module, rank: int, alpha: int) -> None:
         parameter.requires_grad_(_MARK in name or name.startswith("score."))
 
 
+def base_name(name: str) -> str:
+    """Returns the Hugging Face name of a weight that an adapter may be on."""
+    return name.replace(BASE, "")
+
+
+@contextmanager
+def without_adapters(model: torch.nn.Module) -> Iterator[None]:
+    """Lets a model compute as it did before it got adapters, if it has any."""
+    layers: list[Any] = [part for part in model.modules() if hasattr(part, "lora_A")]
+    for layer in layers:
+        layer._disable_adapters = True  # its own method would freeze the adapters too
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def merged_run(
+    run: torch.Tensor, start: int, width: int, down: torch.Tensor, up: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Returns fp32 elements `start` on of a flattened weight with its adapter's product, scale up @ down.
+
+    Args:
+        run: [N], those elements of the base, of rows of `width`.
+        start: place of the first.
+        width: of the weight's rows.
+        down: [rank, width], `lora_A`.
+        up: [rows, rank], `lora_B`.
+        scale: of the product.
+
+    >>> base, ones = torch.zeros(6), torch.ones(1, 3)
+    >>> merged_run(base[2:5], 2, 3, ones, torch.tensor([[1.0], [2.0]]), 2.0)
+    tensor([2., 4., 4.])
+    """
+    first, last = start // width, -(-(start + run.numel()) // width)
+    product = (up[first:last] @ down).flatten() * scale
+    return run.float() + product[start - first * width :][: run.numel()]
+
+
 def merged_weights(model: torch.nn.Module, sums_on: str | None = None) -> Mapping[str, torch.Tensor]:
     """Returns weights by Hugging Face name, adapters added to what they adapt; others are live tensors.
 
@@ -39,7 +82,7 @@ def merged_weights(model: torch.nn.Module, sums_on: str | None = None) -> Mappin
     from peft.tuners.lora import LoraLayer
 
     adapted = {f"{n}.weight": part for n, part in model.named_modules() if isinstance(part, LoraLayer)}
-    weights = {k.replace(_BASE, ""): weight for k, weight in model.state_dict().items() if _MARK not in k}
+    weights = {k.replace(BASE, ""): weight for k, weight in model.state_dict().items() if _MARK not in k}
     return _Merged(weights, adapted, sums_on)
 
 

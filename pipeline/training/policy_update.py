@@ -8,6 +8,7 @@ from pipeline.credit.protocol import Credit
 from pipeline.credit.updates import Update
 from pipeline.engines import Generation
 from pipeline.training import Trainer, TrainingRow
+from pipeline.training.protocol import Scorer
 from pipeline.training.rows import policy_rows
 from pipeline.types import Rollout
 
@@ -36,7 +37,7 @@ def update_rows(
 
 
 def more_logprobs(
-    updates: Iterable[Update], trainer: Trainer, reference: Trainer | None, *, half_precision: bool
+    updates: Iterable[Update], trainer: Trainer, reference: Scorer | None, *, half_precision: bool
 ) -> dict[str, Logprobs]:
     """Returns what an iteration's losses need beside the engine's log-probabilities, while nothing has moved.
 
@@ -56,7 +57,7 @@ def more_logprobs(
     return found
 
 
-def logprobs_of(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, np.ndarray]:
+def logprobs_of(trainer: Scorer, rollouts: Sequence[Rollout]) -> dict[str, np.ndarray]:
     """Returns rollout_id -> [len(response)] log-probabilities of its sampled tokens, 0 elsewhere."""
     outputs = trainer.forward(policy_rows(rollouts, [np.zeros(len(r.steps)) for r in rollouts]))
     return {

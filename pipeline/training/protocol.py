@@ -62,8 +62,10 @@ class Trainer(Protocol):
         `learning_rate`. A non-finite loss or gradient raises DivergenceError before the weights change.
         """
 
-    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+    def forward(self, rows: Sequence[TrainingRow], adapted: bool = True) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given.
+
+        With `adapted` false as before the model got adapters: its weights are a reference without a copy.
 
         A policy's numbers are computed where `weight` is not 0, without such a column at every token that
         another precedes; elsewhere they are 0.
@@ -97,6 +99,24 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Frees what it holds; idempotent."""
+
+
+class Scorer(Protocol):
+    """What only scores rows: a trainer, or its weights before they got adapters."""
+
+    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+        """Returns each row's outputs; see `Trainer`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unadapted:
+    """A trainer's model as it was before it got adapters: a reference without a copy of the weights."""
+
+    trainer: Trainer
+
+    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+        """Returns each row's outputs; see `Trainer`."""
+        return self.trainer.forward(rows, adapted=False)
 
 
 def diverged(num_updates: int, loss: float, grad_norm: float) -> DivergenceError:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from pipeline.processes.shared_weights import Layout
+from pipeline.processes.shared_weights import Files, Layout
 from pipeline.processes.worker import Worker, connect_to_parent
 
 ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -40,13 +40,16 @@ class RankSetup:
 
     model_class: str  # of transformers
     model_config: dict[str, Any]
-    weights: Layout  # in bf16 if that is what the ranks compute in
+    weights: Layout | Files  # shared by all ranks, none of which has a copy of its own
+    dtype: torch.dtype  # that they compute in
     head: str
     network: dict[str, Any]
     weight_decay: float
     grad_clip: float
     trains: bool  # whether there is an optimizer at all
     options: DeepSpeedOptions
+    lora_rank: int = 0  # of adapters that are trained in place of the weights; 0 trains the weights
+    lora_alpha: int = 32
 
 
 class RankGroup:

@@ -5,6 +5,7 @@ two numbers per token as a critic. Rows are packed without padding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from pipeline.artifacts.checkpoints import FileFacts
 from pipeline.errors import ArtifactError
 from pipeline.models.folder import FILE_SIZE
-from pipeline.training.lora import add_adapters, merged_weights
+from pipeline.training.lora import add_adapters, merged_weights, without_adapters
 from pipeline.training.network import HEAD, Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
 from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
@@ -102,7 +103,7 @@ class TorchTrainer:
         self.num_updates += 1
         return sums | {"grad_norm": norm, "learning_rate": rate}
 
-    def forward(self, rows: Sequence[TrainingRow]) -> list[dict[str, np.ndarray]]:
+    def forward(self, rows: Sequence[TrainingRow], adapted: bool = True) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given; see `Trainer`."""
         batches = self._batches(rows)  # a model that comes home in inference mode could not be trained
 
@@ -111,7 +112,8 @@ class TorchTrainer:
                 return list(batch.unpacked(self._network(batch)))
 
         found = map(one, batches) if self._passes is None else self._passes.map(one, batches)
-        outputs = dict(pair for pairs in found for pair in pairs)
+        with nullcontext() if adapted else without_adapters(self.model):
+            outputs = dict(pair for pairs in found for pair in pairs)
         return [outputs[i] for i in range(len(rows))]
 
     def _batches(self, rows: Sequence[TrainingRow]) -> Iterator[Batch]:

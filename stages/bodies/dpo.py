@@ -7,7 +7,7 @@ from pipeline.models.policy import load_policy
 from pipeline.tables import pairs_from, reference_from, reference_table
 from pipeline.training.preference import dpo_loss, pair_logprobs, pair_rows, preference_measures
 from stages.settings import Config
-from stages.wiring.build import make_trainer
+from stages.wiring.build import make_policy_trainer
 from stages.wiring.cards import serve_folder
 from stages.wiring.dpo_report import dpo_page, dpo_report
 from stages.wiring.epochs import train_to_best
@@ -22,9 +22,7 @@ def make(start: Start[Config], work: None) -> None:
     source = start.inputs["stored" if "stored" in start.inputs else "sft"]
     policy = load_policy(source.path("policy"))
     pairs = pairs_from(start.inputs["preferences"].table("pairs"))
-    trainer = make_trainer(
-        start.config, policy.model, head="policy", learning_rate=lambda done: settings.learning_rate
-    )
+    trainer = make_policy_trainer(start.config, policy, learning_rate=lambda done: settings.learning_rate)
     by_id = {pair.pair_id: pair for pair in pairs}
     for shard in start.shards.to_do():  # before any update, so it is the reference that is asked
         some = pair_logprobs(trainer, [by_id[name] for name in shard.item_ids])

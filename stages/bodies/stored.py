@@ -15,7 +15,7 @@ from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.stored import Work
-from stages.wiring.build import load_critic, make_trainer
+from stages.wiring.build import load_critic, make_policy_trainer
 from stages.wiring.cards import serve_folder
 from stages.wiring.epochs import train_to_best
 from stages.wiring.inputs import rollouts_of
@@ -37,9 +37,7 @@ def make(start: Start[Config], work: Work | None) -> None:
     policy = load_policy(start.inputs["sft"].path("policy"))
     examples, stamp = _examples(start, work, policy)
     objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
-    trainer = make_trainer(
-        start.config, policy.model, head="policy", learning_rate=lambda done: settings.learning_rate
-    )
+    trainer = make_policy_trainer(start.config, policy, learning_rate=lambda done: settings.learning_rate)
     if settings.objective.estimates:  # by the weights that it starts from, so before any checkpoint's
         examples = replace(
             examples,

@@ -43,7 +43,7 @@ def check_sections_fit(config: Config) -> None:
         )
     if sft.base is None and sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
-    if config.training.backend == "torch" and config.training.lora_rank and sft.base is None:
+    if config.training.lora_rank and sft.base is None:
         raise ValueError(
             f"training.lora_rank = {config.training.lora_rank} needs a trained model to adapt: name one in "
             "sft.base. A model from scratch has nothing to keep"

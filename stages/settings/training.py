@@ -20,18 +20,18 @@ class _Training(Section):
     threads: int = runtime(
         0, "CPU threads; 0 is torch's choice, with deepspeed each rank's share of the cores", ge=0
     )
-
-
-class Torch(_Training):
-    """One process, on a CPU or one GPU."""
-
-    backend: Literal["torch"] = "torch"
     lora_rank: int = setting(
         0,
         "width of LoRA adapters trained in place of the weights, scaled by 2; 0 is none",
         ge=0,
         advanced=True,
     )
+
+
+class Torch(_Training):
+    """One process, on a CPU or one GPU."""
+
+    backend: Literal["torch"] = "torch"
 
 
 class Deepspeed(_Training):

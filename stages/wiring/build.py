@@ -1,6 +1,6 @@
 """Engines, trainers and environments made from settings: the one place that imports their backends."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -97,6 +97,16 @@ def load_critic(config: Config, folder: Path) -> FrozenCritic:
     return critics.load(folder, device=device, micro_batch_tokens=config.training.micro_batch_tokens)
 
 
+def make_policy_trainer(config: Config, policy: Policy, **options: Any) -> Trainer:
+    """Returns the configured trainer of a policy, with weights of its own; see `make_trainer`.
+
+    DeepSpeed's ranks map the policy's files: no process reads what it does not keep.
+    """
+    if config.training.backend == "deepspeed" and (files := policy.files) is not None:
+        return make_trainer(config, policy.unread(), head="policy", files=files, **options)
+    return make_trainer(config, replace(policy).model, head="policy", **options)  # not read yet
+
+
 def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
     """Returns the configured trainer of `model`; options are those of `TorchTrainer`.
 
@@ -110,12 +120,12 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
         "recompute": settings.recompute,
         "compute_dtype": "float32" if frozen_critic else settings.dtype,
     }
+    if learns and settings.lora_rank:  # what only scores has nothing to adapt
+        options |= {"lora_rank": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
     if settings.backend == "deepspeed":
         file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
         ranks = DeepSpeedOptions(num_ranks=settings.num_ranks, config=file, threads=settings.threads)
         return DeepSpeedTrainer(model, options=ranks, **options)
     if config.hardware.num_gpus:
         model = model.to("cuda")
-    if learns:  # what only scores has nothing to adapt
-        options |= {"lora_rank": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
     return TorchTrainer(model, **options)

@@ -129,7 +129,7 @@ def _critic_facts(gate: dict[str, Any]) -> dict[str, object]:
 
 
 def _trainer(training: dict[str, Any]) -> str:
-    rank = training.get("lora_rank")  # of the torch backend alone
+    rank = training.get("lora_rank")
     adapters = f", adapters of rank {rank}" if rank else ""
     return f"{training['backend']}, products in {training['dtype']}{adapters}"
 

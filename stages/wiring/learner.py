@@ -19,9 +19,10 @@ from pipeline.credit.history import History
 from pipeline.engines.gpu_sharing import Turns
 from pipeline.models.policy import Policy, weights_digest
 from pipeline.training import Trainer
+from pipeline.training.protocol import Scorer, Unadapted
 from pipeline.types import Rollout
 from stages.settings import Config
-from stages.wiring.build import load_critic, make_trainer
+from stages.wiring.build import load_critic, make_policy_trainer, make_trainer
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.player import Seat
 
@@ -50,7 +51,7 @@ class Learner:
     """All that holds memory of GPUs, and whoever plays the actor; None is what its credit does not need."""
 
     trainer: Trainer
-    reference: Trainer | None
+    reference: Scorer | None
     team: Team
     critic: FrozenCritic | None
     online: OnlineCritic | None
@@ -88,13 +89,10 @@ def held(
 
     with ExitStack() as stack:
 
-        def trainer_of(model: Callable[[], Any], head: str = "policy", **options: Any) -> Trainer:
-            trainer = turns.trainer(lambda: make_trainer(config, model(), head=head, **options))
+        def trainer_of(make: Callable[[], Trainer]) -> Trainer:
+            trainer = turns.trainer(make)
             stack.callback(trainer.close)
             return trainer
-
-        def own() -> Any:
-            return replace(policy).model  # not read yet, so each has weights of its own
 
         hands = make_hands(config, log_folder, Seat(replace(policy), turns.engine))
         stack.callback(hands.close)
@@ -104,13 +102,20 @@ def held(
         frozen = load_critic(config, critic) if critic is not None else None
         if frozen is not None:
             stack.callback(frozen.close)
-        trainer = trainer_of(own, learning_rate=rate)
-        reference = trainer_of(own) if credit.loss.kl > 0 else None
+        trainer = trainer_of(partial(make_policy_trainer, config, policy, learning_rate=rate))
+        reference: Scorer | None = None
+        if credit.loss.kl > 0:
+            adapted = config.training.lora_rank > 0
+            reference = (
+                Unadapted(trainer) if adapted else trainer_of(partial(make_policy_trainer, config, policy))
+            )
         online = None
         if settings.credit.mode == "actor_critic":
             value_rate = settings.credit.value_learning_rate
             made = trainer_of(
-                partial(make_critic, policy.folder), "critic", learning_rate=lambda _: value_rate
+                lambda: make_trainer(
+                    config, make_critic(policy.folder), head="critic", learning_rate=lambda _: value_rate
+                )
             )
             online = OnlineCritic(made, credit.view)
         if checkpoint is not None:

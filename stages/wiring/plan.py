@@ -104,8 +104,10 @@ def _no_room_for_a_row(config: Config, memory: Memory, row_tokens: int, cache_en
 def _misfit(config: Config, memory: Memory, name: str) -> str:
     """Returns by how much a phase does not fit, and the settings that lower what it takes."""
     phase = memory.phases[name]
+    has_other_way = config.sft.base is not None and not config.training.lora_rank and name != "critic update"
+    adapters = ", or training.lora_rank=16" if has_other_way else ""
     if phase.host_bytes > memory.host_limit:
-        return f"{name}: needs hardware.host_memory_gib of {math.ceil(phase.host_bytes / GIB)}"
+        return f"{name}: needs hardware.host_memory_gib of {math.ceil(phase.host_bytes / GIB)}{adapters}"
     if memory.live < 1 and name == "generation":
         return f"{name}: the cache holds no rollout; raise engine.memory_share or engine.tensor_parallel"
     lower: list[str] = []
@@ -121,4 +123,4 @@ def _misfit(config: Config, memory: Memory, name: str) -> str:
         turns = config.engine.shared_gpus or not config.hardware.num_gpus
         lower.append("lower engine.memory_share" + ("" if turns else " or set engine.shared_gpus=true"))
     over = (phase.device_bytes - memory.limit) / GIB
-    return f"{name}: {over:.2f} GiB too much; {', '.join(lower)}"
+    return f"{name}: {over:.2f} GiB too much; {', '.join(lower)}{adapters}"

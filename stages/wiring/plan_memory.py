@@ -5,26 +5,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.artifacts.checkpoints import PART_BYTES
 from pipeline.engines.vllm_options import VllmOptions
 from pipeline.planner.memory import (
     GIB,
     Phase,
     Shape,
-    Training,
     scoring_phase,
     shape_of,
     standing_bytes,
+    start_phase,
+    step_phase,
     training_phase,
 )
 from stages.settings import Config
 from stages.settings.engine import Vllm
 from stages.wiring.hands import num_players
+from stages.wiring.plan_host import beside, checkpoint_bytes, host_bytes, staying, with_processes
 from stages.wiring.plan_models import training_of
+from stages.wiring.plan_processes import actor_processes, critic_processes
 
-WAITING = "trainer, while the engine works"
+CRITIC = "critic (first GPU)"
 ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
-ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it sleeps
+ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it sleeps, beside context and NCCL
+GRAPH_BYTES = GIB  # start value: of vLLM's CUDA graphs, which it keeps asleep too
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +50,53 @@ class Memory:
 def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
     """Returns what every phase takes, of transformers configurations and rows of `context` tokens."""
     hardware, shape = config.hardware, shape_of(policy)
-    how, needs_reference = training_of(config, policy, context), config.actor.credit.kl > 0
+    how, needs_reference = training_of(config, policy, context), _needs_reference(config)
     generation, live = _generation(config, shape, context)
     update, reference = training_phase(policy, how), scoring_phase(policy, how.forward)
     shared = config.engine.shared_gpus and hardware.num_gpus > 0
     left = {  # on the GPU, of each while the others work
-        "engine": ENGINE_ASLEEP_BYTES if shared else generation.device_bytes,
+        "engine": _asleep_bytes(config) if shared else generation.device_bytes,
         "trainer": 0 if shared else standing_bytes(update),
         "reference": 0 if shared or not needs_reference else reference.device["weights"],
     }
-    phases = {
-        "generation": _beside(generation, left, but="engine"),
-        "actor update": _beside(update, left, but="trainer"),
-    }
+    phases = {"generation": beside(generation, left, but="engine")}
+    if how.backend == "deepspeed":
+        phases["trainer start"] = beside(start_phase(policy, how), left, but="trainer")
+    phases["actor update"] = beside(update, left, but="trainer")
+    if how.backend == "deepspeed" and not how.offload:
+        phases["optimizer's step"] = beside(step_phase(update), left, but="trainer")
     if needs_reference:
-        phases["reference pass"] = _beside(reference, left, but="reference")
+        phases["reference pass"] = beside(reference, left, but="reference")
+    host = host_bytes(config, shape, how, update)
+    awake = left | {"trainer": standing_bytes(update)}
     if config.engine.kind == "vllm" or how.backend == "deepspeed":
-        host = _host_bytes(config, shape, how, update)
-        gathered = 4 * shape.vocabulary * shape.width if how.num_ranks > 1 else 0
-        awake = left | {"trainer": standing_bytes(update), "a gathered weight": gathered}
-        phases["hand-off"] = _beside(Phase({}, host), awake)
-        if how.backend == "deepspeed":
-            phases["checkpoint"] = _beside(Phase({}, _checkpoint_bytes(host, shape, how)), awake)
+        gathered = {"gathered weights, fp32": 4 * shape.parameters} if how.backend == "deepspeed" else {}
+        phases["hand-off"] = beside(Phase({}, host | gathered), awake)
+    if how.backend == "deepspeed":
+        phases["checkpoint"] = beside(Phase({}, checkpoint_bytes(host, shape, how)), awake)
     if config.actor.credit.mode == "actor_critic":
         head = training_phase(policy, how, "critic")
-        phases["value update"] = _beside(head, left)
+        phases["value update"] = beside(head, left)
         kept = {} if shared else {"value head": standing_bytes(head)}
-        phases |= {name: _beside(phase, kept) for name, phase in phases.items() if name != "value update"}
+        phases |= {name: beside(phase, kept) for name, phase in phases.items() if name != "value update"}
     if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
         frozen = scoring_phase(critic, replace(how.forward, half_weights=False, half_products=False))
-        kept = {"critic (first GPU)": frozen.device_bytes}
-        phases = {name: _beside(phase, kept) for name, phase in phases.items()}
-    phases["critic update"] = training_phase(critic, training_of(config, critic, context), "critic")
+        critic_bytes = {"generation": frozen.device_bytes}  # scores while the engine is awake
+        phases = {
+            name: beside(phase, {CRITIC: critic_bytes.get(name, frozen.device["weights"])})
+            for name, phase in phases.items()
+        }
+    own = actor_processes(config, needs_reference)
+    phases = {name: with_processes(phase, staying(host, name), own, config) for name, phase in phases.items()}
+    fit = training_phase(critic, training_of(config, critic, context), "critic")
+    phases["critic update"] = with_processes(fit, {}, critic_processes(config), config)
     limit = hardware.gpu_memory_gib if hardware.num_gpus else hardware.host_memory_gib
     return Memory(phases, live, int(limit * GIB), int(hardware.host_memory_gib * GIB))
 
 
-def _beside(phase: Phase, others: Mapping[str, int], but: str = "") -> Phase:
-    """Returns a phase with what others hold meanwhile, without that of `but`."""
-    held = {name: size for name, size in others.items() if size and name != but}
-    return replace(phase, device={**phase.device, **held})
+def _needs_reference(config: Config) -> bool:
+    """Returns whether there is a second model: without their adapters, weights are the reference's."""
+    return config.actor.credit.kl > 0 and not config.training.lora_rank
 
 
 def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]:
@@ -107,26 +117,12 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
         parts |= {"key-value cache": cache, "at work": ENGINE_WORK_BYTES}
     else:
         parts["key-value cache"] = cache = int(VllmOptions().kv_cache_gib * GIB)
+        if element == 2:  # of a pass; CUDA's product of halves yields fp32 by itself (vLLM's LogitsProcessor)
+            parts["output layer in fp32"] = 4 * shape.vocabulary * shape.width
     live = int(cache // (element * shape.cache_entries / split * context))
     return Phase(parts), min(live, math.ceil(engine.max_live / engine.replicas))
 
 
-def _host_bytes(config: Config, shape: Shape, how: Training, update: Phase) -> dict[str, int]:
-    """Returns what the actor's processes hold in host memory at once, on the whole machine."""
-    parts = dict(update.host)
-    if how.backend == "deepspeed":
-        parts["gathered weights, fp32"] = 4 * shape.parameters
-        if config.actor.credit.kl > 0:
-            parts["reference policy"] = (2 if how.forward.half_weights else 4) * shape.parameters
-    if config.engine.kind == "vllm":
-        parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
-    if config.engine.shared_gpus and config.hardware.num_gpus:
-        parts[WAITING] = standing_bytes(update) * how.num_ranks
-    return parts
-
-
-def _checkpoint_bytes(handoff: Mapping[str, int], shape: Shape, how: Training) -> dict[str, int]:
-    """Returns what lies in host memory while ranks write a checkpoint; the trainer is on its GPUs."""
-    held = {name: size for name, size in handoff.items() if name != WAITING}
-    part = max(PART_BYTES, 4 * shape.vocabulary * shape.width)  # the largest tensor is a part of its own
-    return {**held, "parts being written": min(how.num_ranks * part, 12 * shape.parameters)}
+def _asleep_bytes(config: Config) -> int:
+    """Returns what an engine keeps of each GPU while it sleeps, beside context and NCCL."""
+    return ENGINE_ASLEEP_BYTES + (0 if config.engine.kind == "vllm" and config.engine.eager else GRAPH_BYTES)

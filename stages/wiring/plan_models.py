@@ -56,9 +56,8 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
         half_products=settings.dtype == "bfloat16",
         on_gpu=config.hardware.num_gpus > 0,
     )
+    trained = adapter_parameters(model, settings.lora_rank) if settings.lora_rank else None
     if settings.backend == "torch":
-        rank = settings.lora_rank
-        trained = adapter_parameters(model, rank) if rank else None
         return Training(forward, recompute=settings.recompute, trained=trained)
     file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
     zero, half = file["zero_optimization"], is_half(file)
@@ -69,6 +68,7 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
         num_ranks=settings.num_ranks,
         offload=zero.get("offload_optimizer", {}).get("device", "none") != "none",
         recompute=settings.recompute,
+        trained=trained,
         buffer_bytes=_buffered(zero, shape_of(model)) * (2 if half else 4) if settings.num_ranks > 1 else 0,
     )
 

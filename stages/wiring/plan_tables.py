@@ -17,7 +17,8 @@ def memory_table(memory: Memory) -> Table:
         if phase.host:
             held = ", ".join(f"{part} {size / GIB:.0f}" for part, size in phase.host.items())
             parts += f"; in host memory {phase.host_bytes / GIB:.0f}: {held}"
-        fits = "fits" if memory.fits(name) else "DOES NOT FIT"
+        left = (memory.limit - phase.device_bytes) / GIB
+        fits = f"{left:.2f} left" if memory.fits(name) else "DOES NOT FIT"
         table.add_row(name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
     return table
 

@@ -31,7 +31,7 @@ def check_installed(
             )
     if training and trainer.backend == "deepspeed":
         deepspeed_config(Path(trainer.deepspeed), trainer.dtype)
-    if training and trainer.backend == "torch" and trainer.lora_rank and find_spec("peft") is None:
+    if training and trainer.lora_rank and find_spec("peft") is None:
         raise ConfigError(
             f"training.lora_rank = {trainer.lora_rank}, but the package peft is not installed. Next: "
             "pip install -c constraints.txt -e '.[lora]', or training.lora_rank = 0"

@@ -52,7 +52,7 @@ def refused(chain: Any, stage: str, *overrides: str, code: ExitCode) -> str:
         ("run.name=../elsewhere", "run.name"),
         ("engine.kind=vlm", 'engine.kind = "vlm"; allowed: transformers, vllm, scripted'),
         ("engine.overlap_shards=true", "not a setting of engine.kind = transformers, but of vllm"),
-        ("training={lora_rank: 8, backend: deepspeed}", "of training.backend = deepspeed, but of torch"),
+        ("training.num_ranks=2", "of training.backend = torch, but of deepspeed"),
         ("training.lora_rank=8", "needs a trained model to adapt"),
         ("sft.num_updates=0", "name one in sft.base"),
         ("prompt.style=nosuch", "is no style of the environment phone; allowed: compact, full"),

@@ -42,8 +42,10 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
         if kind in TORCH:
             return TorchTrainer(policy(), head="policy", **SETTINGS | TORCH[kind])
         if (kind, ranks) not in made:
-            changes = {"micro_batch_tokens": 60, "recompute": kind == "zero3"}  # several a rank
-            options = options_of(kind, ranks)
+            zero = kind.removesuffix(" lora")
+            changes = {"micro_batch_tokens": 60, "recompute": zero == "zero3"}  # several a rank
+            changes |= TORCH["lora"] if zero != kind else {}
+            options = options_of(zero, ranks)
             trainer = DeepSpeedTrainer(policy(), head="policy", options=options, **SETTINGS | changes)
             made[kind, ranks] = trainer, tmp_path_factory.mktemp(f"{kind}-{ranks}")
             trainer.save_checkpoint(made[kind, ranks][1])

@@ -85,6 +85,48 @@ def test_losses_gradients_weights_and_outputs_are_those_of_one_process(
     assert trainer.forward([]) == []
 
 
+@pytest.mark.parametrize("kind", ["lora", slow("zero2_fp32 lora"), slow("zero3 lora")])
+def test_adapters_learn_as_in_one_process_and_without_them_the_model_is_as_it_was(
+    kind: str, make: Make, tmp_path: Path
+) -> None:
+    trainer, expected, start = make(kind), make("lora"), make("torch")
+    for update in range(3):
+        rows = policy_training_rows(update)
+        assert trainer.update(rows, LOSS) == pytest.approx(expected.update(rows, LOSS), rel=1e-4, abs=1e-6)
+        trainer.offload()
+    theirs = moments_of(expected, tmp_path / "one process")
+    mine = moments_of(trainer, tmp_path / "kind")
+    assert mine.keys() == theirs.keys()
+    assert all(".lora_" in name for name in mine)
+    assert_close(mine, theirs)
+    merged = copied(expected.weights())
+    trainer.offload()
+    assert_close(trainer.weights(), merged)
+    assert trainer.weights().keys() == merged.keys()
+    assert len(moved(start, merged)) == 14  # linear layers of two blocks
+    rows = policy_training_rows(9)
+    for scorer, adapted in ((expected, True), (start, False), (expected, True)):
+        for ours, wanted in zip(trainer.forward(rows, adapted), scorer.forward(rows), strict=True):
+            np.testing.assert_allclose(ours["logprobs"], wanted["logprobs"], atol=1e-4)
+    trainer.update(rows, LOSS)
+    assert moved(trainer, merged)
+    trainer.load_checkpoint(tmp_path / "kind")
+    assert_close(trainer.weights(), merged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", ["zero2_fp32", "zero3"])
+def test_ranks_map_the_files_of_a_policy_that_nobody_else_reads(zero: str, tmp_path: Path) -> None:
+    start = policy()
+    start.save_pretrained(tmp_path)
+    files = {name: (tmp_path / "model.safetensors", name) for name, _ in start.named_parameters()}
+    rows, settings = policy_training_rows(0), SETTINGS | {"options": options_of(zero), "files": files}
+    expected = TorchTrainer(start, head="policy", **SETTINGS)
+    with closing(DeepSpeedTrainer(policy(seed=5), head="policy", **settings)) as trainer:
+        assert trainer.update(rows, LOSS) == pytest.approx(expected.update(rows, LOSS), rel=1e-4, abs=1e-6)
+        assert_close(trainer.weights(), parameters_of(expected))
+
+
 @pytest.mark.parametrize(
     ("saved", "resumed"),
     [
