@@ -1,7 +1,6 @@
 """Policies: folders in Hugging Face form, read, written, checked and digested."""
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +14,7 @@ from safetensors import safe_open
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
-from pipeline.models.folder import check_policy_folder
+from pipeline.models.folder import check_policy_folder, digest_of_tokenizer
 
 _loaded = sys.modules.get("sklearn")
 sys.modules["sklearn"] = None  # type: ignore[assignment]
@@ -169,8 +168,5 @@ def _digest(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Returns the SHA-256 of a fast tokenizer's vocabulary, merges and rules, without its padding state."""
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    content.pop("padding", None)
-    content.pop("truncation", None)
-    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    """Returns the digest of a fast tokenizer, by `digest_of_tokenizer`."""
+    return digest_of_tokenizer(tokenizer.backend_tokenizer.to_str())
