@@ -47,15 +47,16 @@ class Tasks:
     """What rollouts do not say of their tasks."""
 
     ids: pa.Array
-    splits: list[str]
-    levels: list[int]
-    texts: list[str]  # what opens the episode, the beginning of it
+    splits: pa.Array
+    levels: pa.Array
+    texts: pa.Array  # what opens the episode, the beginning of it
 
     @classmethod
     def of(cls, tables: Mapping[str, Parts]) -> "Tasks":
         """Returns the tasks of the stage `tasks`; none if it has no table yet."""
         if "tasks" not in tables:
-            return cls(pa.array([], pa.string()), [], [], [])
+            none = pa.nulls(0, pa.string())
+            return cls(none, none, pa.nulls(0, pa.int32()), none)
         table = tables["tasks"].columns(["task_id", "split", "level", "prompt"])
         prompts = table.column("prompt").combine_chunks()
         texts, ends = (
@@ -65,9 +66,9 @@ class Tasks:
         last = texts.take(pa.array(np.maximum(ends - 1, 0))) if len(texts) else texts
         return cls(
             table.column("task_id").combine_chunks(),
-            table.column("split").to_pylist(),
-            table.column("level").to_pylist(),
-            [text or "" for text in pc.utf8_slice_codeunits(last, 0, 200).to_pylist()],
+            table.column("split").combine_chunks(),
+            table.column("level").combine_chunks(),
+            pc.utf8_slice_codeunits(last, 0, 200),
         )
 
 
@@ -113,10 +114,10 @@ class StageIndex:
         lists = self.table.column("parent_rollout_ids").combine_chunks()
         flat, lengths = lists.flatten(), lists.value_lengths().to_numpy()
         if not len(flat):
-            return pa.array([""] * len(lists), pa.string())
+            return pa.repeat("", len(lists))
         firsts = np.cumsum(lengths) - lengths
         taken = flat.take(pa.array(np.minimum(firsts, len(flat) - 1)))
-        return pc.if_else(pa.array(lengths > 0), taken, "")
+        return pc.if_else(pc.greater(lists.value_lengths(), 0), taken, "")
 
     def row_of(self, rollout_id: str) -> int | None:
         """Returns the row of a rollout by its id or the beginning of it; None if none or several have it."""
@@ -152,7 +153,7 @@ class StageIndex:
         for row in rows:
             task = int(self.task_rows[row])
             names = {name: self.table.column(name)[row].as_py() for name in ("rollout_id", "task_id")}
-            found.append({**names, "text": self.tasks.texts[task] if task >= 0 else ""})
+            found.append({**names, "text": self.tasks.texts[task].as_py() if task >= 0 else ""})
         return found
 
     def _text(self, name: str) -> pa.Array:
@@ -163,13 +164,9 @@ class StageIndex:
         step_counts, tokens, first_wrong, verdicts = self._of_steps()
         rewards = self._text("reward").to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
         outcomes = np.select([np.isnan(rewards), rewards >= 1, rewards > 0], [3, 0, 1], 2)
-        task = self.task_rows
-        known = len(self.tasks.ids)
-        splits = _coded(pa.array([*self.tasks.splits, "?"]))
-        levels, names = _coded(pa.array([*self.tasks.levels, -1]))
         found = {
-            "split": _of_task(splits, task, known),
-            "level": _of_task((levels, ["?" if name == "-1" else name for name in names]), task, known),
+            "split": _of_task(_coded(self.tasks.splits), self.task_rows),
+            "level": _of_task(_coded(self.tasks.levels), self.task_rows),
             "outcome": _column(outcomes, list(OUTCOMES)),
             "guided": _column(
                 self._text("guided").to_numpy(zero_copy_only=False).astype(np.uint8), ["no", "yes"]
@@ -228,9 +225,10 @@ def _coded(values: pa.Array) -> tuple[np.ndarray, list[str]]:
     ]
 
 
-def _of_task(coded: tuple[np.ndarray, list[str]], task: np.ndarray, unknown: int) -> dict[str, Any]:
+def _of_task(coded: tuple[np.ndarray, list[str]], tasks: np.ndarray) -> dict[str, Any]:
+    """Returns the column of what rollouts have from their tasks, `?` for those without one."""
     codes, meanings = coded
-    return _column(codes[np.where(task >= 0, task, unknown)], meanings)
+    return _column(np.append(codes, len(meanings))[tasks], [*meanings, "?"])  # -1 is the last
 
 
 def _column(numbers: np.ndarray, values: list[str] | None = None) -> dict[str, Any]:

@@ -42,8 +42,8 @@ def rollouts_at(run: Run, index: StageIndex, rows: Sequence[int]) -> list[dict[s
         measured = run.continued(index.stage, rollout["rollout_id"])
         task = int(index.task_rows[row])
         rollout["row"] = row
-        rollout["split"] = index.tasks.splits[task] if task >= 0 else "?"
-        rollout["level"] = index.tasks.levels[task] if task >= 0 else None
+        rollout["split"] = index.tasks.splits[task].as_py() if task >= 0 else "?"
+        rollout["level"] = index.tasks.levels[task].as_py() if task >= 0 else None
         rollout["steps"] = [
             {
                 **step,

@@ -123,7 +123,8 @@ async function filtered(index, state) {
       if (!Number.isNaN(reward[row])) { facet.graded[code]++; facet.rewards[code] += reward[row]; }
     }
   }
-  return { rows: ordered(index, rows, state.get("sort")), facets };
+  const telling = facets.filter(({ name, counts }) => state.has(name) || counts.filter(count => count > 0).length > 1);
+  return { rows: ordered(index, rows, state.get("sort")), facets: telling };
 }
 function ordered(index, rows, order) {
   const { value, reward, steps, tokens } = Object.fromEntries(Object.entries(index.columns).map(([k, c]) => [k, c.data]));
@@ -227,10 +228,10 @@ function step(by) {
 const outcomeOf = reward => reward === null ? "not graded" : reward >= 1 ? "success" : reward > 0 ? "partial" : "failure";
 const svg = (tag, attributes, ...children) => make(tag, { svg: true, ...attributes }, ...children);
 
-function chart(rollout) {
+function chart(rollout, isNarrow) {
   const { steps, reward } = rollout;
   if (!steps.some(step => step.value !== null || step.measured || step.label !== null)) return null;
-  const W = 720, H = 170, first = steps[0].step_index, T = steps.length;
+  const W = isNarrow ? 400 : 720, H = 170, first = steps[0].step_index, T = steps.length;
   const x = i => 34 + (i - first) * (W - 70) / T, y = v => 12 + (1 - v) * (H - 52);
   const parts = [0, 0.5, 1].flatMap(v => [svg("line", { class: "grid", x1: 34, x2: W - 20, y1: y(v), y2: y(v) }),
     svg("text", { x: 4, y: y(v) + 4 }, v.toFixed(1))]);
@@ -269,7 +270,7 @@ function stepNode(rollout, step, tokens) {
   return make("div", { class: `step ${step.verifier_status}`, id: `s-${rollout.rollout_id}-${step.step_index}` },
     make("div", { class: "side", title: `verifier: ${step.verifier_status}` }, `step ${step.step_index}`,
       step.value !== null ? make("b", { title: "critic's value before this step" }, `V ${step.value.toFixed(2)}`) : null,
-      step.measured ? make("i", { title: "mean reward of fresh continuations" }, `${(step.measured[1] / step.measured[0]).toFixed(2)} of ${step.measured[0]}`) : null,
+      step.measured ? make("i", { title: `mean reward of ${step.measured[0]} fresh continuations` }, `mean ${(step.measured[1] / step.measured[0]).toFixed(2)}`) : null,
       step.label !== null ? make("em", { title: "label target" }, `y ${step.label.toFixed(2)}`) : null),
     make("div", { class: "body" }, make("pre", {}, ...text), why ? make("div", { class: "why" }, `${step.verifier_status}: ${why}`) : null));
 }
@@ -298,7 +299,7 @@ const folded = (title, node) => make("details", {}, make("summary", {}, title), 
 const pairs = rows => make("table", {}, ...rows.map(([name, value]) => make("tr", {}, make("th", {}, name), make("td", {}, value))));
 const linkTo = id => make("a", { href: `#${new URLSearchParams({ id })}` }, id.slice(0, 12));
 
-function rolloutNode(rollout, tokens, stage) {
+function rolloutNode(rollout, tokens, stage, isNarrow) {
   const outcome = outcomeOf(rollout.reward), wrong = rollout.steps.find(step => step.verifier_status === "wrong");
   const words = [
     ["level", rollout.level ?? "?"], ["split", rollout.split], ["iteration", rollout.iteration], ["kind", rollout.kind],
@@ -318,7 +319,7 @@ function rolloutNode(rollout, tokens, stage) {
       rollout.guided ? ", guided" : ""),
     make("div", { class: "facts" }, ...words.map(([name, value]) => make("span", {}, `${name} `, make("b", {}, String(value)))),
       make("a", { href: `#${new URLSearchParams({ stage, id: rollout.rollout_id })}` }, rollout.rollout_id.slice(0, 12))),
-    chart(rollout),
+    chart(rollout, isNarrow),
     told("What it was told: feedback in the prompt", rollout.feedback_in_context),
     tokens ? folded("the prompt as the engine had it", make("pre", {}, tokens.prompt)) : null,
     tokens?.note ? make("p", { class: "soft" }, tokens.note) : null,
@@ -348,7 +349,7 @@ async function detail(index, state, row) {
     make("button", { class: "chip", onclick: () => filter({ group_id: one.group_id }) }, "of its group"),
     others > 0 ? make("span", { class: "soft" }, `${others} more in the group`) : null);
   place("rollout").replaceChildren(bar, make("div", { class: attempts ? "columns" : "" },
-    ...rollouts.map((rollout, at) => rolloutNode(rollout, tokens[at], index.stage))));
+    ...rollouts.map((rollout, at) => rolloutNode(rollout, tokens[at], index.stage, attempts))));
 }
 
 // From the address to the page.
@@ -356,7 +357,7 @@ async function detail(index, state, row) {
 let listed = "", turn = 0;
 async function render() {
   const mine = ++turn, state = stateNow();
-  document.body.removeAttribute("data-ready");
+  document.body.removeAttribute("data-ready");  // whoever drives a browser waits for it
   try {
     facts ??= await source.facts();
     document.title = `Rollouts of ${facts.run}`;
