@@ -1,7 +1,9 @@
 """`vdapo view`: the rollouts of a run as a page, by a local server or in one file."""
 
 import argparse
+import sys
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from pipeline.artifacts.disk import write_durably
@@ -48,12 +50,15 @@ def run(options: argparse.Namespace) -> int:
 def _serve(viewed: "Run", port: int) -> int:
     from pipeline.view.server import ADDRESS, make_server
 
+    # pyarrow imports pandas wherever there is one: half a second for what nothing here needs.
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     try:
         server = make_server(viewed, port)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--port {port}: {error}; allowed: a free port, 0 for any") from None
     with server:
         url = f"http://{ADDRESS}:{server.server_port}/"
+        Thread(target=viewed.warm_up, daemon=True).start()  # while the reader's browser comes
         print(f"{url} shows {viewed.run_dir} to this machine alone. Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.text import visible
 from pipeline.view.parts import Parts, version_of
 
 TEXTS = ("kind", "task_id", "group_id", "finish_reason", "env_status", "policy_digest")
@@ -159,8 +160,9 @@ class StageIndex:
     def _text(self, name: str) -> pa.Array:
         return self.table.column(name).combine_chunks()
 
+    @cached_property
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns every column as the page takes it: `values` that `data` numbers, or `data` alone."""
+        """Every column as the page takes it: `values` that `data` numbers, or `data` alone."""
         step_counts, tokens, first_wrong, verdicts = self._of_steps()
         rewards = self._text("reward").to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
         outcomes = np.select([np.isnan(rewards), rewards >= 1, rewards > 0], [3, 0, 1], 2)
@@ -239,4 +241,4 @@ def _column(numbers: np.ndarray, values: list[str] | None = None) -> dict[str, A
         numbers = numbers.astype(next(kind for kind in kinds if high <= np.iinfo(kind).max))
     kind = f"{numbers.dtype.kind}{numbers.dtype.itemsize}"
     data = base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()
-    return {"kind": kind, "data": data} | ({} if values is None else {"values": values})
+    return {"kind": kind, "data": data} | ({} if values is None else {"values": [visible(v) for v in values]})

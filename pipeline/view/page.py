@@ -59,7 +59,7 @@ def _stage(run: Run, stage: str) -> dict[str, Any]:
     return {
         "version": index.version,
         "rows": index.num_rows,
-        "columns": shown(index.columns()),
+        "columns": index.columns,
         "briefs": shown(index.briefs(rows)),
         "rollouts": rollouts_at(run, index, rows),
         "tokens": tokens_at(run, index, rows),

@@ -22,9 +22,6 @@ from pipeline.artifacts.manifest import check_sizes, read_manifest, read_plan
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest
 
-BATCH = 512
-"""Rows that are decoded at a time on the way to a wanted one."""
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -95,7 +92,9 @@ class Parts:
         place, number = self._groups[group]
         first, found = int(self._starts[group]), {}
         with _readable(self.paths[place]), self._open(place) as file:
-            for batch in file.iter_batches(BATCH, row_groups=[number], columns=list(names)):
+            # Rows before the wanted ones are decoded too, in pieces neither many nor far too large.
+            size = min(max(self._metadata[place].row_group(number).num_rows // 32, 256), 8192)
+            for batch in file.iter_batches(size, row_groups=[number], columns=list(names)):
                 here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
                 rows = batch.take(pa.array(here - first)).to_pylist()
                 found |= dict(zip(here.tolist(), rows, strict=True))

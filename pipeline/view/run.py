@@ -1,6 +1,7 @@
 """A run as its viewer knows it: stages with rollouts, each indexed when it is first asked for."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -92,6 +93,11 @@ class Run:
                 known = StageIndex(stage, tables, is_complete, self._tasks_now())
                 self._indices[stage] = known
             return known
+
+    def warm_up(self) -> None:
+        """Indexes the stage that a page opens with, to have it when the page comes."""
+        with suppress(ArtifactError, LookupError):  # whoever asks for it is told
+            _ = self.index(self.stages()[0]["stage"]).columns
 
     def _tasks_now(self) -> Tasks:
         tables, _ = tables_of(self.run_dir / "tasks")

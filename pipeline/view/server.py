@@ -28,7 +28,7 @@ Query = Mapping[str, str]
 
 def _index(run: Run, query: Query) -> Any:
     index = run.index(query["stage"])
-    return shown({"version": index.version, "rows": index.num_rows, "columns": index.columns()})
+    return {"version": index.version, "rows": index.num_rows, "columns": index.columns}
 
 
 def _asked(run: Run, query: Query) -> tuple[StageIndex, list[int]]:
