@@ -1,7 +1,6 @@
 """`vdapo view`: the rollouts of a run as a page, by a local server or in one file."""
 
 import argparse
-import sys
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -50,8 +49,6 @@ def run(options: argparse.Namespace) -> int:
 def _serve(viewed: "Run", port: int) -> int:
     from pipeline.view.server import ADDRESS, make_server
 
-    # pyarrow imports pandas wherever there is one: half a second for what nothing here needs.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     try:
         server = make_server(viewed, port)
     except (OSError, OverflowError) as error:

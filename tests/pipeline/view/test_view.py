@@ -275,7 +275,7 @@ def test_a_damaged_file_is_named_and_not_shown(run_dir: Path, tmp_path: Path) ->
     whole[40] ^= 0xFF
     path.write_bytes(bytes(whole))
     with pytest.raises(ArtifactError, match=r"rollouts\.parquet: not a readable Parquet file"):
-        Run(copy).index("rollouts").columns
+        Run(copy).index("rollouts")
     path.write_bytes(bytes(whole) + b"x")
     with pytest.raises(ArtifactError, match="bytes, listed with"):
         Run(copy)
