@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,17 +32,19 @@ class Browser:
         command = executable()
         if command is None:
             raise FileNotFoundError(f"no browser on PATH; any of {', '.join(NAMES)} will do")
-        read, self._out = os.pipe()
-        self._in, write = os.pipe()
+        (read, self._out), (self._in, write) = os.pipe(), os.pipe()
         flags = [
             *("--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--no-first-run"),
             *("--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
             *(["--no-sandbox"] if os.geteuid() == 0 else []),  # Chromium refuses root one
         ]
-        # The protocol's pipes are the file descriptors 3 and 4.
-        script = f'exec "$0" "$@" 3<&{read} 4>&{write}'
+        # The protocol's pipes are the file descriptors 3 and 4; copies above them first: ours may be 4 and 3.
+        script = (
+            "import fcntl, os, sys; ours = [fcntl.fcntl(int(a), fcntl.F_DUPFD, 10) for a in sys.argv[1:3]]; "
+            "os.dup2(ours[0], 3); os.dup2(ours[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
+        )
         self._process = subprocess.Popen(
-            ["sh", "-c", script, command, *flags],
+            [sys.executable, "-c", script, str(read), str(write), command, *flags],
             pass_fds=(read, write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -74,7 +77,7 @@ class Browser:
         os.close(self._in)
 
     def open(self, url: str) -> float:
-        """Returns the milliseconds from the navigation until the page says that it is ready."""
+        """Returns the milliseconds from the navigation until the page says that all of it is there."""
         self._call("Page.navigate", url="about:blank")  # else another place on the same page is no navigation
         self._call("Page.navigate", url=url)
         return float(self.value(READY))
@@ -102,6 +105,11 @@ class Browser:
                 location.hash = {json.dumps(address)}; return await {READY} - begun; }})()"""
             )
         )
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor seconds of the browser so far, all of its processes together."""
+        return sum(cpu_seconds(pid) for pid in _family(self._process.pid))
 
     def dark(self, is_dark: bool) -> None:
         """Makes the page believe that its reader prefers dark colours, or light ones."""
@@ -136,3 +144,21 @@ class Browser:
             self._rest += more
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns the processor seconds of a process so far; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _family(pid: int) -> list[int]:
+    """Returns a process and all that came from it."""
+    try:
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return [pid]
+    return [pid, *(one for text in texts for child in text.split() for one in _family(int(child)))]

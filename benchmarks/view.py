@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks._browser import Browser
+from benchmarks._browser import Browser, cpu_seconds
 from benchmarks._results import Criteria, Row, measured, spread
 from benchmarks._run import ROOT, Asked, Benchmark, main
 from pipeline.artifacts.disk import sealed
@@ -202,10 +202,19 @@ def measure(asked: Asked) -> Iterator[Row]:
             assert server.stdout is not None
             address = server.stdout.readline().split()[0] + "view.html"
             note("command to address, s", time.perf_counter() - begun)
-            note("first page, s", browser.open(address) / 1000)
+            before = browser.cpu_seconds, cpu_seconds(server.pid)
+            note("all columns, s", browser.open(address) / 1000)
+            note("first page, s", browser.value("Number(document.body.dataset.listed)") / 1000)
+            after = browser.cpu_seconds, cpu_seconds(server.pid)
+            note("all columns, CPU s of server", after[1] - before[1])
+            note("all columns, CPU s of browser", after[0] - before[0])
             note("page again, s", browser.open(address) / 1000)
-            for row in draw.integers(0, rows, 10).tolist():
+            before = browser.cpu_seconds, cpu_seconds(server.pid)
+            for row in (drawn := draw.integers(0, rows, 10).tolist()):
                 note("a rollout, s", browser.go(f"stage=actor&id=a{row:031x}") / 1000)
+            after = browser.cpu_seconds, cpu_seconds(server.pid)
+            note("a rollout, CPU s of server", (after[1] - before[1]) / len(drawn))
+            note("a rollout, CPU s of browser", (after[0] - before[0]) / len(drawn))
             note("with its tokens, s", browser.go(f"stage=actor&id=a{row:031x}&tokens=1") / 1000)
             note("its group side by side, s", browser.go(f"stage=actor&id=a{row:031x}&view=attempts") / 1000)
             note("a filter, s", browser.go("stage=actor&outcome=failure&attempt=1&level=2") / 1000)

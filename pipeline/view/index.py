@@ -162,27 +162,30 @@ class StageIndex:
 
     @cached_property
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Every column as the page takes it: `values` that `data` numbers, or `data` alone."""
-        step_counts, tokens, first_wrong, verdicts = self._of_steps()
+        """The columns that a list needs, as the page takes them: `data`, or `values` that `data` numbers."""
         rewards = self._text("reward").to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
         outcomes = np.select([np.isnan(rewards), rewards >= 1, rewards > 0], [3, 0, 1], 2)
-        found = {
+        guided = self._text("guided").to_numpy(zero_copy_only=False).astype(np.uint8)
+        return {
             "split": _of_task(_coded(self.tasks.splits), self.task_rows),
             "level": _of_task(_coded(self.tasks.levels), self.task_rows),
             "outcome": _column(outcomes, list(OUTCOMES)),
-            "guided": _column(
-                self._text("guided").to_numpy(zero_copy_only=False).astype(np.uint8), ["no", "yes"]
-            ),
-            "verifier": _column(verdicts, list(VERDICTS)),
+            "guided": _column(guided, ["no", "yes"]),
             "reward": _column(rewards.astype(np.float32)),
+            **{name: _column(*_coded(self._text(name))) for name in (*TEXTS, *NUMBERS)},
+        }
+
+    @cached_property
+    def step_columns(self) -> dict[str, dict[str, Any]]:
+        """The columns that steps and values have to be read for, in the same form."""
+        step_counts, tokens, first_wrong, verdicts = self._of_steps()
+        return {
+            "verifier": _column(verdicts, list(VERDICTS)),
             "value": _column(self._first_values()),
             "steps": _column(step_counts),
             "tokens": _column(tokens),
             "first_wrong": _column(first_wrong),
         }
-        for name in (*TEXTS, *NUMBERS):
-            found[name] = _column(*_coded(self._text(name)))
-        return found
 
     def _of_steps(self) -> tuple[np.ndarray, ...]:
         """Returns of every rollout: steps, sampled tokens, the first wrong step (-1: none), its verdicts."""

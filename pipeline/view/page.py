@@ -60,6 +60,7 @@ def _stage(run: Run, stage: str) -> dict[str, Any]:
         "version": index.version,
         "rows": index.num_rows,
         "columns": index.columns,
+        "step_columns": index.step_columns,
         "briefs": shown(index.briefs(rows)),
         "rollouts": rollouts_at(run, index, rows),
         "tokens": tokens_at(run, index, rows),

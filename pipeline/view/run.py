@@ -97,7 +97,8 @@ class Run:
     def warm_up(self) -> None:
         """Indexes the stage that a page opens with, to have it when the page comes."""
         with suppress(ArtifactError, LookupError):  # whoever asks for it is told
-            _ = self.index(self.stages()[0]["stage"]).columns
+            index = self.index(self.stages()[0]["stage"])
+            _ = index.columns, index.step_columns
 
     def _tasks_now(self) -> Tasks:
         tables, _ = tables_of(self.run_dir / "tasks")

@@ -31,6 +31,10 @@ def _index(run: Run, query: Query) -> Any:
     return {"version": index.version, "rows": index.num_rows, "columns": index.columns}
 
 
+def _step_columns(run: Run, query: Query) -> Any:
+    return run.index(query["stage"], query["version"]).step_columns
+
+
 def _asked(run: Run, query: Query) -> tuple[StageIndex, list[int]]:
     index = run.index(query["stage"], query["version"])
     rows = [int(row) for row in query["rows"].split(",")]
@@ -69,6 +73,7 @@ def _find(run: Run, query: Query) -> Any:
 API: dict[str, Callable[[Run, Query], Any]] = {
     "/api/run": lambda run, query: run.facts(),
     "/api/index": _index,
+    "/api/step_columns": _step_columns,
     "/api/briefs": _briefs,
     "/api/rollouts": _rollouts,
     "/api/tokens": _tokens,

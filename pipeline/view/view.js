@@ -42,6 +42,7 @@ const asked = (what, index, rows) => ask(what, { stage: index.stage, version: in
 const fromServer = {
   facts: () => ask("run", {}),
   index: stage => ask("index", { stage }),
+  stepColumns: index => ask("step_columns", { stage: index.stage, version: index.version }),
   briefs: (index, rows) => asked("briefs", index, rows),
   rollouts: (index, rows) => asked("rollouts", index, rows),
   tokens: (index, rows) => asked("tokens", index, rows),
@@ -57,6 +58,7 @@ function fromPage(data) {
   return {
     facts: async () => data.facts,
     index: async stage => data.stages[stage],
+    stepColumns: async index => data.stages[index.stage].step_columns,
     briefs: async (index, rows) => of("briefs", index, rows),
     rollouts: async (index, rows) => of("rollouts", index, rows),
     tokens: async (index, rows) => of("tokens", index, rows),
@@ -86,10 +88,16 @@ const indices = new Map();
 async function indexOf(stage) {
   if (!indices.has(stage)) {
     const found = await source.index(stage);
-    const columns = Object.fromEntries(Object.entries(found.columns).map(([name, column]) => [name, decoded(column)]));
-    indices.set(stage, { stage, version: found.version, rows: found.rows, columns, matches: new Map() });
+    indices.set(stage, { stage, version: found.version, rows: found.rows, columns: allDecoded(found.columns), matches: new Map() });
   }
   return indices.get(stage);
+}
+const allDecoded = columns => Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, decoded(column)]));
+const FROM_STEPS = { verifier: [], value: ["value", "surprise"], steps: ["steps"], tokens: ["tokens"] };  // and orders by them
+const needsSteps = state => state.has("verifier") || Object.values(FROM_STEPS).flat().includes(state.get("sort"));
+async function withSteps(index) {  // a list is there before these are
+  index.more ??= source.stepColumns(index).then(columns => Object.assign(index.columns, allDecoded(columns)));
+  await index.more;
 }
 async function matched(index, query) {
   const key = JSON.stringify(query);
@@ -106,7 +114,7 @@ async function filtered(index, state) {
   if (state.has("low")) masks.push(await matched(index, { low: state.get("low"), high: state.get("high") ?? "2" }));
   const active = [...Object.keys(FACETS), ...Object.keys(NARROW)].filter(name => state.has(name))
     .map(name => [name, index.columns[name].data, index.columns[name].values.indexOf(state.get(name))]);
-  const facets = Object.keys(FACETS).filter(name => index.columns[name].values.length > 1)
+  const facets = Object.keys(FACETS).filter(name => index.columns[name]?.values.length > 1)
     .map(name => ({ name, ...index.columns[name], counts: [], rewards: [], graded: [] }));
   for (const facet of facets) for (const key of ["counts", "rewards", "graded"]) facet[key] = new Float64Array(facet.values.length);
   const rows = [], reward = index.columns.reward.data;
@@ -127,14 +135,15 @@ async function filtered(index, state) {
   return { rows: ordered(index, rows, state.get("sort")), facets: telling };
 }
 function ordered(index, rows, order) {
-  const { value, reward, steps, tokens } = Object.fromEntries(Object.entries(index.columns).map(([k, c]) => [k, c.data]));
+  const [value, reward, steps, tokens] = ["value", "reward", "steps", "tokens"].map(name => index.columns[name]?.data);
   const key = {
     surprise: row => -Math.abs(value[row] - reward[row]), value: row => -value[row], reward: row => reward[row],
     steps: row => -steps[row], tokens: row => -tokens[row],
   }[order];
   if (!key) return rows;
-  const keys = new Map(rows.map(row => [row, Number.isNaN(key(row)) ? Infinity : key(row)]));
-  return rows.sort((a, b) => keys.get(a) - keys.get(b) || a - b);
+  const keys = new Float64Array(index.rows);
+  for (const row of rows) keys[row] = Number.isNaN(key(row)) ? 1e9 : key(row);
+  return rows.sort((a, b) => keys[a] - keys[b] || a - b);
 }
 
 // The list.
@@ -197,14 +206,14 @@ async function list(index, state) {
   const briefs = here.length ? await source.briefs(index, here) : [];
   const { outcome, level, attempt, draw, guided, steps, value } = index.columns;
   place("rows").replaceChildren(...here.map((row, at) => {
-    const out = outcome.values[outcome.data[row]], v = value.data[row];
+    const out = outcome.values[outcome.data[row]], v = value?.data[row] ?? NaN, count = steps?.data[row];
     return make("li", { "data-row": row, onclick: () => open(index, row) },
       make("i", { class: `mark ${out}`, title: out }, MARKS[out]),
       make("span", { title: "attempt.draw" }, `${attempt.values[attempt.data[row]]}.${draw.values[draw.data[row]]}`,
         guided.data[row] ? " guided" : ""),
       make("span", { class: "soft" }, `level ${level.values[level.data[row]]}`),
       make("span", { class: "soft", title: Number.isNaN(v) ? "steps" : "V before the first step" },
-        Number.isNaN(v) ? `${steps.data[row]} steps` : `V ${v.toFixed(2)}`),
+        Number.isNaN(v) ? (steps ? `${count} steps` : "") : `V ${v.toFixed(2)}`),
       make("span", { class: "text", title: briefs[at].rollout_id }, briefs[at].text || briefs[at].rollout_id));
   }));
   const turn = by => () => go({ page: page + by || null });
@@ -356,8 +365,8 @@ async function detail(index, state, row) {
 
 let listed = "", turn = 0;
 async function render() {
-  const mine = ++turn, state = stateNow();
-  document.body.removeAttribute("data-ready");  // whoever drives a browser waits for it
+  const mine = ++turn, state = stateNow(), { dataset } = document.body;
+  delete dataset.ready;  // whoever drives a browser waits for it
   try {
     facts ??= await source.facts();
     document.title = `Rollouts of ${facts.run}`;
@@ -366,6 +375,7 @@ async function render() {
     if (state.has("id")) found = await source.find(Object.fromEntries([...state].filter(([name]) => ["id", "stage"].includes(name))));
     if (!state.has("stage")) state.set("stage", found ? found.stage : facts.stages[0].stage);
     const index = await indexOf(state.get("stage"));
+    if (needsSteps(state)) await withSteps(index);
     if (mine !== turn) return;
     stageTabs(state);
     place("pages").replaceChildren(...facts.pages.map(page => make("a", { href: page }, page.replace("/report.html", "'s report").replace(".html", ""))));
@@ -375,24 +385,31 @@ async function render() {
     if (place("text") !== document.activeElement) place("text").value = state.get("q") ?? "";
     place("sort").replaceChildren(...Object.entries(ORDERS).map(([value, words]) =>
       make("option", { value, selected: value === (state.get("sort") ?? "") }, words)));
-    if (listed !== wanted.toString()) { await list(index, state); listed = wanted.toString(); }
-    if (found) {
-      await detail(index, state, found.row);
-      shown.at = shown.rows.indexOf(found.row);
-      document.querySelectorAll("#rows li").forEach(node => {
-        const is = Number(node.dataset.row) === found.row;
-        node.setAttribute("aria-selected", String(is));
-        if (is) node.scrollIntoView({ block: "nearest" });
-      });
-    } else {
-      place("rollout").replaceChildren(make("p", {}, "Choose a rollout: click one, or press j."));
+    if (listed !== wanted.toString()) await list(index, state);
+    listed = wanted.toString();
+    dataset.listed ??= performance.now();
+    if (found) await detail(index, state, found.row);
+    else place("rollout").replaceChildren(make("p", {}, "Choose a rollout: click one, or press j."));
+    if (found) choose(found.row);
+    if (!index.columns.steps) {
+      await withSteps(index);
+      if (mine === turn) await list(index, state);
+      if (mine === turn && found) choose(found.row);
     }
   } catch (error) {
     place("rollout").replaceChildren(make("p", { class: "error" }, error.message));
     indices.clear();
     listed = "";
   }
-  if (mine === turn) document.body.setAttribute("data-ready", "");
+  if (mine === turn) dataset.ready = performance.now();
+}
+function choose(row) {
+  shown.at = shown.rows.indexOf(row);
+  for (const node of document.querySelectorAll("#rows li")) {
+    const is = Number(node.dataset.row) === row;
+    node.setAttribute("aria-selected", String(is));
+    if (is) node.scrollIntoView({ block: "nearest" });
+  }
 }
 addEventListener("hashchange", render);
 place("search").addEventListener("submit", event => { event.preventDefault(); place("text").blur(); filter({ q: place("text").value || null }); });
