@@ -14,6 +14,7 @@ from pipeline.text import visible
 COMMANDS = {
     "status": ("pipeline.cli.status", "what is done, stage by stage"),
     "show": ("pipeline.cli.show", "the rows of a stage's table; rollouts as dialogues"),
+    "view": ("pipeline.cli.view", "the rollouts of a run in a browser, or as one page"),
     "verify": ("pipeline.cli.verify", "every digest, schema, id and count of a run"),
     "plan": ("stages.wiring.plan", "whether a configuration fits its hardware, and its cost"),
     "check-feedback": (

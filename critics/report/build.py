@@ -122,7 +122,7 @@ def build_report(
             "reference_size": 0 if siblings is None else reference_size(siblings.K),
         },
         "probes": probe_table(changes),
-        "reliability": _reliability(bare, **draws),
+        "reliability": _reliability(bare, frozen["bare"].p, **draws),
         "rising": rising_curve(bare),
         "evaluations": [dict(entry) for entry in evaluations],
         "sample_rollouts": _samples(audit, seed),
@@ -171,26 +171,39 @@ def _references(
     return rows
 
 
-def _reliability(audit: AuditData, *, num_resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Returns what was measured where the critic says so much: of states, and of the change at steps."""
+def _reliability(
+    audit: AuditData, frozen: np.ndarray, *, num_resamples: int, seed: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Returns what was measured where the critic says so much: of states, and of the change at steps.
+
+    Bins of states have the bounds of their values as frozen, by which the viewer finds them again.
+    """
     boot, (before, after) = ClusterBootstrap(audit.cluster, num_resamples, seed), audit.pairs()
     p, v = audit.p, audit.v_hat
     return {
-        "states": _binned(p, v, np.arange(len(audit)), boot),
+        "states": _binned(p, v, np.arange(len(audit)), boot, frozen),
         "steps": _binned(p[after] - p[before], v[after] - v[before], before, boot) if len(before) else [],
     }
 
 
 def _binned(
-    predicted: np.ndarray, measured: np.ndarray, rows: np.ndarray, boot: ClusterBootstrap
+    predicted: np.ndarray,
+    measured: np.ndarray,
+    rows: np.ndarray,
+    boot: ClusterBootstrap,
+    bounded: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the means of equal-mass bins of [N] predictions; `rows` are their places in the bootstrap."""
+    """Returns the means of equal-mass bins of [N] predictions, and the bounds of [N] other numbers in them.
+
+    `rows` are the places of the predictions in the bootstrap.
+    """
     bins = equal_mass_bins(predicted)
     return [
         {
             "predicted": float(predicted[at].mean()),
             "num_states": len(at),
             "observed": interval_dict(boot.mean(measured[at], rows[at])),
+            **({} if bounded is None else {"bounds": [float(bounded[at].min()), float(bounded[at].max())]}),
         }
         for b in range(int(bins.max()) + 1)
         for at in [np.flatnonzero(bins == b)]

@@ -8,7 +8,7 @@ from critics.audit.measures import SLICE_METRICS
 from critics.report import sections as said
 from critics.report.build import REFERENCE_METRICS
 from pipeline.report import Block, Dialogue, Drawing, Section, Table, Text, Tiles, page, plots, readings
-from pipeline.report.page import Tone
+from pipeline.report.page import Tone, viewer_link
 from pipeline.statistics import Interval, interval_words
 
 Report = Mapping[str, Any]
@@ -116,7 +116,11 @@ def _reliability(report: Report) -> str:
     """Returns predicted against observed success, with the sizes of the bins."""
     floor = report["measures"]["bare"]["ece_floor"]["value"] or 0.0
     bins = report["reliability"]["states"]
-    return plots.reliability("reliability", bins, floor=floor, rising=report["rising"])
+    links = [
+        viewer_link(stage="critic_report", kind="whole", low=low, high=math.nextafter(high, math.inf))
+        for low, high in (of["bounds"] for of in bins)
+    ]
+    return plots.reliability("reliability", bins, floor=floor, rising=report["rising"], links=links)
 
 
 def _steps(report: Report) -> str:
@@ -185,6 +189,7 @@ def _samples(report: Report) -> list[Block]:
             f"{sample['rollout_id'][:12]}). The line should run through the bars of fresh "
             "continuations, and fall where the verifier marks an error."
         )
+        link = viewer_link(stage="critic_report", id=sample["rollout_id"])
         steps = zip(sample["texts"], sample["values"], sample["statuses"], sample["messages"], strict=True)
-        blocks += [Drawing(svg, caption), Dialogue("Its steps", tuple(steps))]
+        blocks += [Drawing(svg, caption), Dialogue("Its steps", tuple(steps), link)]
     return blocks

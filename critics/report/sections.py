@@ -57,7 +57,8 @@ TITLES = {
 
 RELIABILITY_CAPTION = (
     "Judged states, level refitted. On the diagonal a stated 70 % happens 7 times in 10; below it the critic "
-    "is too hopeful. The curve is the best one that never falls (isotonic). A hollow point has no bounds."
+    "is too hopeful. The curve is the best one that never falls (isotonic). A hollow point has no bounds. A "
+    "point leads to the rollouts with a state in its bin where `vdapo view` shows this page."
 )
 CHANGES_CAPTION = (
     "Steps in bins of what the critic says that they change, and what they changed. On the diagonal its step "

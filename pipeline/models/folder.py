@@ -1,5 +1,6 @@
 """A model folder in Hugging Face form: cheap checks, before a plan fixes which folder it is."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -46,3 +47,14 @@ def check_weights(folder: Path) -> None:
             raise ArtifactError(
                 f"the weights in {path} are not readable: {error}. Export the model again, or name another"
             ) from None
+
+
+def digest_of_tokenizer(text: str) -> str:
+    """Returns the SHA-256 of a fast tokenizer's vocabulary, merges and rules, without its padding state.
+
+    `text` is what `tokenizers` writes of it: the content of tokenizer.json.
+    """
+    content = json.loads(text)
+    content.pop("padding", None)
+    content.pop("truncation", None)
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

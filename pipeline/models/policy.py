@@ -1,7 +1,6 @@
 """Policies: folders in Hugging Face form, read, written, checked and digested."""
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +15,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
-from pipeline.models.folder import FILE_SIZE, check_policy_folder
+from pipeline.models.folder import FILE_SIZE, check_policy_folder, digest_of_tokenizer
 from pipeline.processes.shared_weights import Files
 from pipeline.processes.threads import in_threads
 
@@ -208,8 +207,5 @@ def _pieces(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[memory
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Returns the SHA-256 of a fast tokenizer's vocabulary, merges and rules, without its padding state."""
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    content.pop("padding", None)
-    content.pop("truncation", None)
-    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    """Returns the digest of a fast tokenizer, by `digest_of_tokenizer`."""
+    return digest_of_tokenizer(tokenizer.backend_tokenizer.to_str())

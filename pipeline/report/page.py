@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlencode
 
 import jinja2
 
@@ -53,6 +54,7 @@ class Dialogue:
 
     title: str
     steps: Sequence[tuple[str, float | None, str, str]]
+    link: str = ""  # to the rollout in the viewer
 
 
 Block = Text | Tiles | Table | Drawing | Dialogue
@@ -65,6 +67,18 @@ class Section:
     title: str
     blocks: Sequence[Block]
     absent: str = ""  # said where no block has anything to show
+
+
+def viewer_link(**query: str | int | float) -> str:
+    """Returns the address of rollouts in the page of `vdapo view`, as seen from a stage's report.
+
+    It holds where the viewer shows the report, and for a file beside the run's stages, `view.html`.
+
+    Example:
+        >>> viewer_link(stage="actor", iteration=3)
+        '../view.html#stage=actor&iteration=3'
+    """
+    return f"../view.html#{urlencode(query)}"
 
 
 def readings(columns: Mapping[str, Mapping[str, str]], how: Mapping[str, str], caption: str = "") -> Table:

@@ -114,11 +114,13 @@ def reliability(
     rising: Sequence[tuple[float, float]] = (),
     bounds: tuple[float, float] = (0.0, 1.0),
     names: tuple[str, str] = ("predicted chance of success", "observed success"),
+    links: Sequence[str] = (),
 ) -> str:
     """Returns `predicted` against `observed` of each bin, with intervals, and the bins' `num_states` below.
 
     `rising` are points of the best curve that never falls. The grey band is the diagonal plus and minus the
-    floor: what a perfect critic would show on average. Hollow points have no bounds.
+    floor: what a perfect critic would show on average. Hollow points have no bounds. `links` are where
+    points lead, one for each bin.
     """
 
     def paint(axes: Any) -> None:
@@ -134,6 +136,8 @@ def reliability(
             x[known], middle[known], yerr=errors[:, known], fmt="o", ms=5, color=BLUE, capsize=2, label="95 %"
         )
         top.plot(x[~known], middle[~known], "o", ms=5, mfc="none", color=BLUE)
+        if links:
+            top.scatter(x, middle, s=120, alpha=0, zorder=9).set_urls(links)  # easier to hit than a point
         if rising:
             top.plot(*zip(*rising, strict=True), color=ORANGE, lw=1.5, label="best rising curve")
         frame = bounds[0] - 0.02, bounds[1] + 0.02

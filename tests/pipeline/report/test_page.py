@@ -15,7 +15,9 @@ from pipeline.report import (
     plots,
     readings,
 )
+from pipeline.report.page import viewer_link
 
+LINK = viewer_link(stage="s", id="a&b<c")
 KNOWN, UNKNOWN = {"value": 0.3, "low": 0.2, "high": 0.4}, {"value": 0.7, "low": None, "high": 0.8}
 
 
@@ -32,7 +34,7 @@ def drawings() -> dict[str, str]:
         "curves": plots.curves(
             "c", looks, (name, "other", "none"), x="x", y_label="y", level=0.2, marks=[(1, "m")]
         ),
-        "reliability": plots.reliability("r", bins, rising=corners),
+        "reliability": plots.reliability("r", bins, rising=corners, links=[LINK, "../view.html#low=0.5"]),
         "points": plots.points("p", rows, x_label="x"),
         "compared": plots.compared("m", {"one": {name: KNOWN, "b": UNKNOWN}}, x_label="x"),
         "shares": plots.shares("s", {"one": {name: 3.0, "b": 1.0}, "two": {"b": 2.0}}),
@@ -52,7 +54,7 @@ def html() -> str:
         Tiles((("86 %", "of the <differences>"),)),
         Table(("measure", "value"), (("a & b", "<i>1</i>"),), "caption", ("fail",)),
         *(Drawing(svg, name) for name, svg in drawings().items()),
-        Dialogue("steps", (("<img src=x>", 0.25, "wrong", "why"), ("b", None, "ok", ""))),
+        Dialogue("steps", (("<img src=x>", 0.25, "wrong", "why"), ("b", None, "ok", "")), LINK),
     ]
     return page("A <title>", [Section("One", tuple(blocks)), Section("Two", ())])
 
@@ -73,6 +75,16 @@ def test_drawings_are_well_formed_deterministic_as_wide_as_a_phone_and_keep_text
         assert float(root.attrib["viewBox"].split()[2]) <= 365
         assert texts_of(svg)
         assert "date" not in svg.lower()
+
+
+def test_points_and_dialogues_lead_to_their_rollouts_in_the_viewer(html: str) -> None:
+    assert LINK == "../view.html#stage=s&id=a%26b%3Cc"
+    escaped = LINK.replace("&", "&amp;")
+    assert re.findall(r'xlink:href="(\.\./[^"]*)"', drawings()["reliability"]) == [
+        escaped,
+        "../view.html#low=0.5",
+    ]
+    assert f'<a href="{escaped}">this rollout in vdapo view</a>' in html
 
 
 def test_drawings_of_one_page_share_no_ids(html) -> None:
