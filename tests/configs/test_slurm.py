@@ -1,5 +1,6 @@
 """The Slurm scripts, with stand-ins for Slurm and for the stage: signals, codes, order."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -7,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from pipeline.cli.runs import MAIN_CHAIN
 
 SLURM = Path(__file__).parents[2] / "configs" / "slurm"
 
@@ -74,3 +77,13 @@ def test_a_chain_waits_for_each_stage_before(out: Path) -> None:
     for line, stage in zip(lines, ("tasks", "sft", "actor"), strict=True):
         assert "--partition=a100 --account=me" in line
         assert line.endswith(f"stage.sbatch {stage} some.yaml --run mine")
+
+
+def test_a_chain_over_nodes_gives_them_to_the_stages_that_may_have_help(out: Path) -> None:
+    command = ["bash", str(SLURM / "chain.sh"), "some.yaml"]
+    subprocess.run(command, env=environment(out) | {"NODES": "3"}, check=True, stdout=subprocess.DEVNULL)
+    lines = dict(zip(MAIN_CHAIN, (out / "sbatch.log").read_text().splitlines(), strict=True))
+    helped = {name for name in MAIN_CHAIN if importlib.import_module(f"stages.{name}").STAGE.may_have_help}
+    assert helped == {"rollouts", "labels", "critic_report", "evaluation"}
+    for name, line in lines.items():
+        assert ("--array=0-2" in line, line.endswith("--join")) == (name in helped, name in helped)
