@@ -17,17 +17,17 @@ MAX_ROUNDS = 3
 """Times that the nodes are asked: a node that is lost may have been the one that held the stage."""
 
 
-def verdict(codes: Mapping[str, int | None]) -> ExitCode | None:
-    """Returns what the nodes' exit codes mean for the stage; None if it takes another round.
+def verdict(codes: Mapping[str, int | str]) -> int | None:
+    """Returns the stage's exit code from those of the nodes; None if some were lost, so that it goes on.
 
     Example:
-        >>> [verdict(codes) for codes in ({"a": 0, "b": 0}, {"a": 0, "b": None}, {"a": 75, "b": 3})]
-        [<ExitCode.COMPLETE: 0>, None, <ExitCode.ARTIFACT: 3>]
+        >>> [verdict(codes) for codes in ({"a": 0, "b": 0}, {"a": 0, "b": "lost"}, {"a": 75, "b": 3})]
+        [0, None, 3]
     """
-    judged = [ExitCode(code) for code in codes.values() if code not in (None, ExitCode.STOPPED)]
-    if bad := [code for code in judged if code != ExitCode.COMPLETE]:
+    ended = [code for code in codes.values() if isinstance(code, int)]
+    if bad := [code for code in ended if code not in (ExitCode.COMPLETE, ExitCode.STOPPED)]:
         return bad[0]
-    return ExitCode.COMPLETE if codes and len(judged) == len(codes) else None
+    return 0 if codes and list(codes.values()) == [ExitCode.COMPLETE] * len(codes) else None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,19 +35,17 @@ def main(argv: Sequence[str]) -> int:
     stop = StopFlag()
     with stop.installed():
         try:
-            return int(_made(argv, stop))
+            return _made(argv, stop)
         except StopRequested as error:
-            told, code = (
-                f"stopped early by {error}. Next: the same command goes on from here",
-                ExitCode.STOPPED,
-            )
+            told = f"stopped early by {error}. Next: the same command goes on from here"
+            code = ExitCode.STOPPED
         except (ConfigError, ConnectionError) as error:
             told, code = str(error), ExitCode.CONFIG
     print(f"nodes: {told}", file=sys.stderr)
-    return int(code)
+    return code
 
 
-def _made(argv: Sequence[str], stop: StopFlag) -> ExitCode:
+def _made(argv: Sequence[str], stop: StopFlag) -> int:
     if len(argv) < 2 or argv[0].startswith("-"):
         raise ConfigError("got no stage and configuration. Next: python -m stages.nodes rollouts CONFIG.yaml")
     if find_spec("ray") is None:
@@ -61,9 +59,10 @@ def _made(argv: Sequence[str], stop: StopFlag) -> ExitCode:
         for _ in range(MAX_ROUNDS):
             codes = on_every_node(command, stop.raise_if_set)
             for node, code in codes.items():
-                print(f"nodes: {node}: {'lost' if code is None else f'exit code {code}'}", file=sys.stderr)
-            if (code := verdict(codes)) is not None:
-                return code
+                told = f"exit code {code}" if isinstance(code, int) else f"lost ({code})"
+                print(f"nodes: {node}: {told}", file=sys.stderr)
+            if (found := verdict(codes)) is not None:
+                return found
     print("nodes: some were lost in every round. Next: the same command goes on", file=sys.stderr)
     return ExitCode.STOPPED
 

@@ -27,8 +27,8 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def on_every_node(command: Sequence[str], look: Callable[[], None]) -> dict[str, int | None]:
-    """Returns node -> exit code of a command that every node runs once; None where the node, or it, was lost.
+def on_every_node(command: Sequence[str], look: Callable[[], None]) -> dict[str, int | str]:
+    """Returns node -> exit code of a command that every node runs once, or how the node, or it, was lost.
 
     It runs in the folder of this process, with the environment of `ray start`; each needs one CPU and all
     GPUs of its node. Where some nodes have GPUs the others are left out. `look` is called several times a
@@ -60,16 +60,16 @@ def on_every_node(command: Sequence[str], look: Callable[[], None]) -> dict[str,
         asked = {"num_cpus": 1, "num_gpus": node["Resources"].get("GPU", 0), "scheduling_strategy": strategy}
         name = f"{node['NodeManagerHostname']} {node['NodeID'][:8]}"
         tasks[run.options(**asked).remote(list(command), os.getcwd())] = name
-    codes: dict[str, int | None] = {}
+    codes: dict[str, int | str] = {}
     while len(codes) < len(tasks):
         look()
         ended, _ = ray.wait([task for task, name in tasks.items() if name not in codes], timeout=TICK)
         for task in ended:
             try:
                 code = ray.get(task)
-            except RayError:
-                code = None
-            codes[tasks[task]] = None if code is None or code < 0 else code
+                codes[tasks[task]] = code if code >= 0 else f"killed by signal {-code}"
+            except RayError as error:
+                codes[tasks[task]] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return codes
 
 

@@ -20,6 +20,7 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.lock import Lock, holder, players
 from pipeline.artifacts.manifest import NAME
 from pipeline.cli.runs import MAIN_CHAIN
+from stages import nodes
 from tests.pipeline.test_kill_sweep import facts
 from tests.stages.test_kills import ROOT, SCRIPTED, WHOLE, Forks, forks, kill_at, log_of, passed, undisturbed
 
@@ -168,6 +169,16 @@ def kill_node(cluster: Any, lab: Any, number: int) -> None:
     assert doomed
     for pid in [*own, *doomed]:
         kill(pid)
+
+
+def test_without_ray_the_driver_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nodes, "find_spec", lambda name: None)
+    assert nodes.main(["rollouts", "some.yaml"]) == 2
+    assert "a Slurm array, which needs no Ray" in capsys.readouterr().err
+    assert nodes.main(["--help"]) == 2
+    assert "python -m stages.nodes rollouts CONFIG.yaml" in capsys.readouterr().err
 
 
 @pytest.mark.slow
