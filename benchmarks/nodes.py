@@ -78,6 +78,7 @@ def measure(asked: Asked) -> list[Row]:
     from ray.cluster_utils import Cluster
 
     make_stages(CONFIG, RUN, ("tasks", "sft"), asked.settings, asked.data_dir)
+    os.environ |= {"RAY_worker_niceness": "0"}  # Ray's 15 would tell how busy the machine is
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     cluster.add_node(num_cpus=1)
     variants, repeats = ("one process", "join", "ray"), asked.options.repeats

@@ -101,8 +101,9 @@ LONGER = ("rollouts.chain.draws=8", "run.rollouts_per_shard=16")
 def cluster() -> Iterator[Any]:
     if find_spec("ray") is None:
         pytest.skip("make setup-real-model installs ray")
-    # A worker whose node has lost the head gives up after 5 s, not a minute.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    # What has lost the head gives up after 5 s, not a minute; what Ray starts is as urgent as the tests.
+    options = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_worker_niceness": "0"}
+    environment = {**os.environ, **options, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(Path(__file__).with_name("ray_cluster.py"))]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, cwd=ROOT, text=True) as server:
