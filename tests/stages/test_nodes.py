@@ -215,7 +215,7 @@ def test_a_ray_cluster_that_loses_its_driver_and_then_a_node_loses_no_rollout(
 def test_a_ray_cluster_that_loses_its_head_loses_no_rollout(
     chain: Any, whole: Any, cluster: Any, tmp_path: Path
 ) -> None:
-    """The driver ends with an error; what still plays ends too, or finishes; then the same command goes on."""
+    """The driver ends with an error, what still plays ends or finishes, and then the same command goes on."""
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     folder = lab.run_dir / "rollouts"
     driver = nodes_at(cluster, lab)
