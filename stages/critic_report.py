@@ -83,6 +83,7 @@ STAGE = Stage(
     sections=("critic_report", "run.held_out", "engine", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
     make="stages.bodies.critic_report:make",
+    may_have_help=True,
 )
 
 if __name__ == "__main__":

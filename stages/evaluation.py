@@ -80,6 +80,7 @@ STAGE = Stage(
     sections=("evaluation", "run.held_out", "engine", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
     make="stages.bodies.evaluation:make",
+    may_have_help=True,
 )
 
 if __name__ == "__main__":

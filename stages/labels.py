@@ -79,6 +79,7 @@ STAGE = Stage(
     ),
     plan=plan,
     make="stages.bodies.labels:make",
+    may_have_help=True,
 )
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ STAGE = Stage(
     files=lambda config: config.rollouts.solutions.files if config.rollouts.solutions else [],
     plan=plan,
     make="stages.bodies.rollouts:make",
+    may_have_help=True,
 )
 
 if __name__ == "__main__":

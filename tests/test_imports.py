@@ -33,7 +33,18 @@ BACKENDS = (
     "pipeline.training.deepspeed.",
     "pipeline.training.deepspeed_rank.",
 )
-HEAVY = ("vllm", "deepspeed", "wandb", "torch", "transformers", "matplotlib", "sklearn", "datasets", "pandas")
+HEAVY = (
+    "vllm",
+    "deepspeed",
+    "wandb",
+    "torch",
+    "transformers",
+    "matplotlib",
+    "sklearn",
+    "datasets",
+    "pandas",
+    "ray",
+)
 
 
 def sources(package: str) -> list[Path]:

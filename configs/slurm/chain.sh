@@ -4,10 +4,12 @@
 #
 #   configs/slurm/chain.sh configs/phone-qwen3-8b-8x80gb.yaml [--run NAME] [section.key=value ...]
 #   STAGES="critic critic_report" configs/slurm/chain.sh configs/phone-qwen3-8b-8x80gb.yaml
+#   NODES=4 configs/slurm/chain.sh configs/phone-qwen3-8b-8x80gb.yaml
 #
-# SBATCH_ARGS goes to every sbatch, such as SBATCH_ARGS="--partition=a100 --account=me". A job is named after run
-# and stage: one of that name, submitted from this folder, counts as this run's. --fresh and --repair are for jobs
-# to act on: with either, complete stages are submitted too.
+# NODES is how many nodes each stage gets that only samples; the others get one. SBATCH_ARGS goes to every sbatch, such
+# as SBATCH_ARGS="--partition=a100 --account=me". A job is named after run and stage: one of that name, submitted from
+# this folder, counts as this run's. --fresh and --repair are for jobs to act on: with either, complete stages are
+# submitted too.
 
 set -euo pipefail
 here=$(dirname "$0")
@@ -19,7 +21,8 @@ before=
 for stage in ${STAGES:-tasks sft rollouts labels critic critic_report stored actor evaluation}; do
   name=$(basename "$folder")-$stage
   # Asked before its files are: a job that ends in between is a moment longer in the queue, and not made twice.
-  job=$(squeue --me --noheader --name="$name" --format="%A %Z" | awk -v here="$PWD" '
+  # %F is the id that all jobs of an array share.
+  job=$(squeue --me --noheader --name="$name" --format="%F %Z" | awk -v here="$PWD" '
     { id = $1; sub(/^[^ ]+ /, ""); if ($0 == here) { print id; exit } }')
   if [ -n "$job" ]; then
     echo "$stage $job: queued or running already"
@@ -38,9 +41,15 @@ for stage in ${STAGES:-tasks sft rollouts labels critic critic_report stored act
       exit "$code"
     fi
   fi
+  array= join=
+  case $stage in
+    rollouts | labels | critic_report | evaluation)
+      if [ "${NODES:-1}" -gt 1 ]; then array=--array=0-$((NODES - 1)) join=--join; fi ;;
+  esac
   # shellcheck disable=SC2086 - several arguments on purpose
-  before=$(sbatch --parsable --job-name="$name" ${SBATCH_ARGS:-} ${before:+--dependency=afterok:"$before"} \
-    --kill-on-invalid-dep=yes "$here/stage.sbatch" "$stage" "$@")
+  before=$(sbatch --parsable --job-name="$name" $array ${SBATCH_ARGS:-} \
+    ${before:+--dependency=afterok:"$before"} --kill-on-invalid-dep=yes \
+    "$here/stage.sbatch" "$stage" "$@" $join)
   before=${before%%;*}                # "id;cluster" where there are several
   echo "$stage $before: submitted"
 done

@@ -1,5 +1,6 @@
-"""Plays a stage's shards in order, whoever plays them."""
+"""Plays a stage's shards in order, whoever plays them, beside other processes or alone."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
@@ -7,8 +8,12 @@ from contextlib import closing
 from env.play.team import Hands, Job, OnTick
 from env.play.units import Played
 from pipeline.artifacts.commit import Shard, Shards
+from pipeline.artifacts.signals import HelpEnded
 from pipeline.tables import rollouts_table, steps_table
 from pipeline.types import Rollout
+
+POLL = 0.5
+"""Seconds between two looks at shards that other processes play."""
 
 
 def play_shards(
@@ -18,23 +23,38 @@ def play_shards(
     on_tick: OnTick,
     among: Collection[int] | None = None,
 ) -> Iterator[tuple[Shard, Played]]:
-    """Yields each shard that is not committed yet with what came of it, in order.
+    """Yields each shard that this process plays with what came of it, in order, until all are committed.
 
-    `job_of` (index of a shard -> what is played) is asked before earlier shards have ended; only shards with
-    the indices `among`, if they are given, are played.
+    Helpers may play some of them. Who leads plays what is left, what a helper left undone included, and
+    waits for the rest; a helper ends here with HelpEnded. `job_of` (index of a shard -> what is played) is
+    asked before earlier shards have ended; only shards with the indices `among`, if they are given, are
+    played. The shard is to be committed before the next one is asked for.
     """
     begun: deque[Shard] = deque()
 
-    def jobs() -> Iterator[Job]:
-        for index in shards.missing:
-            if among is not None and index not in among:
-                continue
-            begun.append(shards[index])
-            yield job_of(index)
+    def missing() -> list[int]:
+        return [index for index in shards.missing if among is None or index in among]
 
-    with shards.bar(), closing(hands.play(jobs(), on_tick)) as results:
-        for played in results:
-            yield begun.popleft(), played
+    def jobs() -> Iterator[Job]:
+        for index in missing():
+            if shards.claim(index):
+                begun.append(shards[index])
+                yield job_of(index)
+
+    with shards.bar():
+        while missing():
+            number = 0
+            with closing(hands.play(jobs(), on_tick)) as results:
+                for number, played in enumerate(results, 1):  # noqa: B007 - whether there were any
+                    yield begun.popleft(), played
+            if not number and not shards.leads:
+                break
+            if not number:
+                on_tick(0)
+                time.sleep(POLL)
+                shards.refresh()
+    if not shards.leads:
+        raise HelpEnded
 
 
 def in_plan_order(rollouts: Iterable[Rollout], planned: Iterable[str]) -> list[Rollout]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 from pipeline.artifacts import ledger
 from pipeline.artifacts.disk import damage, fsync, made_durable, remove_temporaries, temporary, verified
 from pipeline.artifacts.failpoints import failpoint
-from pipeline.artifacts.manifest import repair_hint
+from pipeline.artifacts.lock import CLAIMS, Lock, holder
+from pipeline.artifacts.manifest import NAME, repair_hint
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
+from pipeline.artifacts.signals import HelpEnded
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
 from pipeline.schema import read_parquet, write_parquet
@@ -40,7 +42,7 @@ class Shard:
 
 @dataclass(eq=False)
 class Shards:
-    """The planned shards of a stage, some of them committed by earlier starts."""
+    """The planned shards of a stage, some of them committed by earlier starts or by other processes."""
 
     folder: Path
     stage: str
@@ -49,12 +51,15 @@ class Shards:
     say: Callable[[str], None]
     progress: Callable[[int, str, int], Progress]  # total, description, what is done already -> a bar
     stop_if_asked: Callable[[], None]
+    leads: bool = True  # else this process helps the one that does: it plays shards, and no more
 
     def __post_init__(self) -> None:
         self.specs = {spec.name: spec for spec in self.plan.tables}
         self._shards = [Shard(index, tuple(ids)) for index, ids in enumerate(self.plan.items)]
         self._entries: dict[int, ledger.Entry] = {}
         self._verified: set[str] = set()
+        self._claims: dict[int, Lock] = {}
+        self._begun = None if self.leads else self._plan_file()
         self._bar: Progress | None = None
 
     def __len__(self) -> int:
@@ -91,7 +96,7 @@ class Shards:
         A repair checks SHA-256 too, and strikes what is damaged and, if too many items failed, their shards.
         """
         for folder in (self.folder, *(self.folder / "shards" / name for name in self.specs)):
-            for path in remove_temporaries(folder):
+            for path in remove_temporaries(folder, keep=self._is_being_written):
                 self.say(f"removed the unfinished file of a dead process: {path.name}")
         self._entries, warnings = ledger.read(self.folder)
         for warning in warnings:
@@ -107,6 +112,45 @@ class Shards:
                 self._strike(self._entries[index], f"shard {index} has failed items")
         if self._entries:
             self.say(f"resuming: {len(self._entries)} of {len(self._shards)} shards are committed")
+
+    def _is_being_written(self, draft: Path) -> bool:
+        """Returns whether a draft, `.part-00012-...`, is of a shard that a live helper plays."""
+        index = draft.name.removeprefix(".part-").partition("-")[0]
+        return index.isdigit() and holder(self.folder / CLAIMS, index) is not None
+
+    def _plan_file(self) -> bytes | None:
+        with suppress(OSError):
+            return (self.folder / "plan.json").read_bytes()
+        return None
+
+    def refresh(self) -> None:
+        """Takes in what other processes have committed; a stage that is over, or begun again, ends help."""
+        if not self.leads and ((self.folder / NAME).exists() or self._plan_file() != self._begun):
+            raise HelpEnded
+        self._entries = ledger.read(self.folder)[0]
+        if self._bar is not None:
+            self._bar.set(max(self._bar.count, self._committed_items()))
+
+    def claim(self, index: int) -> bool:
+        """Returns whether this process may play a shard: it is not committed, and nobody else plays it.
+
+        That holds until the commit, or `release`. A claim counts no more when its process is dead.
+        """
+        claims = self.folder / CLAIMS
+        claims.mkdir(exist_ok=True)
+        try:
+            self._claims[index] = Lock(claims, f"{index:05d}")
+        except ArtifactError:
+            return False
+        self.refresh()  # only now: who had it before has committed it, or is dead
+        if index in self._entries:
+            self._claims.pop(index).release()
+        return index in self._claims
+
+    def release(self) -> None:
+        """Gives back what was claimed and not committed; idempotent."""
+        while self._claims:
+            self._claims.popitem()[1].release()
 
     def _problem(self, entry: ledger.Entry, *, with_sha: bool) -> str | None:
         for facts in entry.files.values():
@@ -161,8 +205,17 @@ class Shards:
         skipped: Mapping[str, int] | None = None,
         supersede: bool = False,
     ) -> None:
-        """Makes a shard count, with each of the plan's tables; `supersede` replaces an earlier commit."""
+        """Makes a shard count, with each of the plan's tables; `supersede` replaces an earlier commit.
+
+        A shard that was claimed, and that another process has committed since, stays as that made it.
+        """
         where = f"{self.stage}: shard {index}"
+        if index in self._claims:
+            self.refresh()
+            if index in self._entries:
+                self.say(f"{where} has been committed by another process, which took this one for dead")
+                self._claims.pop(index).release()
+                return
         if index in self._entries and not supersede:
             raise ValueError(f"{where} is committed already; pass supersede=True to replace it")
         num_items = len(self._shards[index].item_ids)
@@ -177,6 +230,8 @@ class Shards:
         ledger.append(self.folder, entry)
         failpoint(f"{self.stage}.shard.after_ledger")
         self._entries[index] = entry
+        if index in self._claims:
+            self._claims.pop(index).release()
         if self._bar is not None:
             self._bar.set(max(self._bar.count, self._committed_items()))
 

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -100,9 +100,9 @@ def publish_once(path: Path, data: bytes, point: str) -> bool:
     return True
 
 
-def remove_temporaries(folder: Path) -> list[Path]:
-    """Removes temporary files from a folder and returns them; who holds the stage's lock is alone there."""
-    gone = sorted(folder.glob(".*.tmp"))
+def remove_temporaries(folder: Path, keep: Callable[[Path], object] = lambda path: False) -> list[Path]:
+    """Removes temporary files from a folder and returns them, but for those that somebody still writes."""
+    gone = [path for path in sorted(folder.glob(".*.tmp")) if not keep(path)]
     for path in gone:
         path.unlink(missing_ok=True)
     return gone

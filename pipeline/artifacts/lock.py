@@ -1,4 +1,4 @@
-"""One process per stage: a kernel lock, and a lease for file systems that ignore it."""
+"""One process per stage, or per shard: a kernel lock, and a lease for file systems that ignore it."""
 
 import contextlib
 import fcntl
@@ -13,10 +13,15 @@ from pipeline.artifacts.disk import STALE_SECONDS, host_name, process_start
 from pipeline.errors import ArtifactError, ExitCode
 
 HEARTBEAT_SECONDS = 30.0
+LEAD = "_lock"
+"""Lock of the process that leads a stage: it alone plans, merges and publishes."""
+
+CLAIMS = "_claims"
+"""Folder of locks that are called as the shards are which leader and helpers play at the moment."""
 
 
 class Lock:
-    """Holds `<folder>/_lock` from construction to `release`.
+    """Holds the file `name` of a folder from construction to `release`.
 
     The kernel frees the lock with its owner, so a killed process leaves nothing to clean up. It is opened
     close-on-exec: an inherited descriptor would keep it alive. Where a network file system ignores it the
@@ -25,8 +30,8 @@ class Lock:
     Raises ArtifactError with code LOCKED, naming host, pid and age of the other process.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "_lock"
+    def __init__(self, folder: Path, name: str = LEAD) -> None:
+        self.path = folder / name
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +40,7 @@ class Lock:
             raise self._refusal() from None
         except OSError:
             pass  # no kernel locks here: the lease alone decides
-        if holder(folder):
+        if holder(folder, name):
             os.close(self._fd)
             raise self._refusal()
         lease = {
@@ -73,9 +78,9 @@ class Lock:
             os.close(self._fd)
 
 
-def holder(folder: Path) -> dict[str, Any] | None:
+def holder(folder: Path, name: str = LEAD) -> dict[str, Any] | None:
     """Returns the lease of the other live process that holds a stage's folder, or None."""
-    path = folder / "_lock"
+    path = folder / name
     lease = _lease(path)
     if lease is None:
         return None
@@ -85,6 +90,12 @@ def holder(folder: Path) -> dict[str, Any] | None:
         return None
     start = process_start(int(lease.get("pid", 0)))
     return lease if start is not None and start == lease.get("process_start") else None
+
+
+def players(folder: Path) -> list[dict[str, Any]]:
+    """Returns the leases of the other live processes that play shards of a stage, one for each shard."""
+    claims = folder / CLAIMS
+    return [lease for path in sorted(claims.glob("*")) if (lease := holder(claims, path.name))]
 
 
 def _lease(path: Path) -> dict[str, Any] | None:

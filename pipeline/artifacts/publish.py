@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 from pipeline.artifacts.commit import MAX_FAILED_SHARE, Shards, durable_table
 from pipeline.artifacts.disk import fsync, inside, made_durable, temporary
 from pipeline.artifacts.ledger import Counts
+from pipeline.artifacts.lock import CLAIMS
 from pipeline.artifacts.manifest import NAME
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.processes.threads import in_threads
@@ -82,7 +84,8 @@ def earlier_seconds(folder: Path) -> float:
 
 
 def remove_merged(folder: Path) -> None:
-    """Removes the shards of a complete stage that has merged tables; nothing else."""
+    """Removes the shards of a complete stage that has merged tables, and who played them; nothing else."""
+    shutil.rmtree(folder / CLAIMS, ignore_errors=True)
     shards = folder / "shards"
     for path in shards.glob("*/*"):
         if path.name.startswith(("part-", ".part-")):

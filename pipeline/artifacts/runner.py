@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
-from pipeline.artifacts.lock import Lock, holder
+from pipeline.artifacts.lock import Lock, holder, players
 from pipeline.artifacts.manifest import (
     check_lineage,
     check_sizes,
@@ -32,8 +33,9 @@ from pipeline.artifacts.manifest import (
 )
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.publish import remove_merged
-from pipeline.artifacts.signals import StopFlag, StopRequested
+from pipeline.artifacts.signals import HelpEnded, StopFlag, StopRequested
 from pipeline.artifacts.start import Stage, Start, identity_of
+from pipeline.artifacts.starts import committed, lost_at, next_start
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
 from pipeline.processes.worker import WorkerDiedError
@@ -66,6 +68,9 @@ def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequenc
     return int(code)
 
 
+PATIENCE = 0.5
+"""Seconds between two looks at what another process does."""
+
 MAX_STARTS_IN_VAIN = 3
 """Starts in a row that may lose a worker with nothing committed between; a scheduler would go on for ever."""
 
@@ -94,6 +99,11 @@ class _Run:
             )
         place = f"run.data_dir = {config.run.data_dir}"
         check_folder(run_dir, place)
+        if options.join and not self.stage.may_have_help:
+            raise ConfigError(
+                f"--join: {self.stage.name} is made by one process. Allowed with --join: rollouts, labels, "
+                "critic_report, evaluation. Next: the same command without it, on one node"
+            )
         names = self.stage.inputs(config)
         inputs = {name: Artifact.open(run_dir, name) for name in names}
         identity, runtime_settings = identity_of(self.stage, config, inputs)
@@ -104,8 +114,7 @@ class _Run:
         check_lineage(run_dir, names)
         if not options.dry_run:
             make_folder(self.folder, place)
-            self.lock = Lock(self.folder)
-            failpoint(f"{self.stage.name}.lock_taken")
+            self._take_lock(join=options.join)
             if options.fresh:
                 self._set_aside()
             else:  # looked at again under the lock: another process may have been faster
@@ -122,26 +131,55 @@ class _Run:
             run_dir=run_dir,
             identity=identity,
             inputs=inputs,
-            number=_next_start(self.folder),
+            number=next_start(self.folder),
             stop=self.stop,
             console=self.console,
             runtime_settings=runtime_settings,
+            leads=options.dry_run or self.lock is not None,
         )
         if options.dry_run:
             plan = self.stage.plan(start)
             return ExitCode.COMPLETE, plan.outlook(self.folder, self.stage.name, identity["inputs"])
-        start.log_folder.mkdir(parents=True)
+        start.log_folder.mkdir(parents=True, exist_ok=not start.leads)
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
         self.start = start
         start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
         plan = self.stage.plan(start)
-        start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
-        self.stage.body(start, plan.work)
+        try:
+            start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
+            self.stage.body(start, plan.work)
+        except HelpEnded:
+            return self._after_help(argv)
         if start.counts is None:
             raise RuntimeError(f"stage {self.stage.name} returned without finish()")
         failpoint(f"{self.stage.name}.exit")
         return ExitCode.COMPLETE, f"{self.stage.name}: complete in {self.folder}\n{start.counts}"
+
+    def _take_lock(self, *, join: bool) -> None:
+        """Holds the stage, or, to `join`, waits until the process that does has planned it."""
+        while self.lock is None:
+            try:
+                self.lock = Lock(self.folder)
+                failpoint(f"{self.stage.name}.lock_taken")
+            except ArtifactError:
+                if not join:
+                    raise
+                if read_plan(self.folder) is not None:
+                    break
+                self.stop.raise_if_set()
+                time.sleep(PATIENCE)
+
+    def _after_help(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
+        """Returns what to say when nothing is left to help with; leads if whoever did is gone."""
+        said = f"{self.stage.name}: helped; no shard is left to play"
+        try:
+            lock = Lock(self.folder)
+        except ArtifactError:
+            return ExitCode.COMPLETE, f"{said}. The process that holds {self.folder} completes it"
+        self.leave(ExitCode.COMPLETE, f"{said}, and nobody holds the stage any more")
+        self.lock = lock
+        return self.go(argv)
 
     def _up_to_date(self, identity: Mapping[str, Any]) -> str | None:
         """Returns what to say if the stage is complete as wanted; refuses other settings and inputs."""
@@ -177,6 +215,13 @@ class _Run:
     def _set_aside(self) -> None:
         """Renames the folder to `<run>/_old/<stage>-NNN` and begins a new one, locked; nothing is deleted."""
         assert self.lock is not None
+        if leases := players(self.folder):
+            who = ", ".join(sorted({f"pid {lease['pid']} on {lease['host']}" for lease in leases}))
+            raise ArtifactError(
+                f"{self.folder}: others play its shards ({who}), so it cannot be set aside. Next: let them "
+                "finish, or stop them and run this again",
+                code=ExitCode.LOCKED,
+            )
         if any(path.name != "_lock" for path in self.folder.iterdir()):
             old = self.folder.parent / "_old"
             old.mkdir(exist_ok=True)
@@ -209,13 +254,14 @@ class _Run:
 
     def _judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:
         """Returns code and message for a worker that was killed: another start may do, but not for ever."""
-        committed = _committed(self.folder)
-        number = _next_start(self.folder) - 1
+        there = committed(self.folder)
+        number = next_start(self.folder) - 1
         earlier = [f"start_{number - back:03d}" for back in range(1, MAX_STARTS_IN_VAIN)]
-        if all(_lost_at(self.folder / "logs" / name) == committed for name in earlier):
+        leads = self.start is not None and self.start.leads
+        if leads and all(lost_at(self.folder / "logs" / name) == there for name in earlier):
             said = "starts running lost a worker and committed nothing between; another would too"
             return ExitCode.FAILED_ITEMS, f"{MAX_STARTS_IN_VAIN} {said}. The last: {error}"
-        self.lost_at = committed
+        self.lost_at = there
         return ExitCode.STOPPED, str(error)
 
     def leave(self, code: ExitCode, message: str) -> None:
@@ -251,25 +297,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--run", metavar="NAME", help="folder under data_dir (run.name)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
     again = parser.add_mutually_exclusive_group()
+    again.add_argument("--join", action="store_true", help="help whoever holds the stage, or hold it")
     again.add_argument("--fresh", action="store_true", help="move the old folder to _old/ and begin again")
     again.add_argument("--repair", action="store_true", help="make again what is damaged or failed too often")
     return parser
-
-
-def _next_start(folder: Path) -> int:
-    numbers = [int(path.name[6:]) for path in (folder / "logs").glob("start_*") if path.name[6:].isdigit()]
-    return max(numbers, default=-1) + 1
-
-
-def _committed(folder: Path) -> dict[str, int]:
-    """Returns the sizes of a stage's ledger and checkpoints: the same again means no progress."""
-    paths = [*folder.glob("_ledger/*.jsonl"), *folder.glob("checkpoints/*/commit.json")]
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
-
-
-def _lost_at(log_folder: Path) -> Any:
-    """Returns what was committed when an earlier start lost a worker; None if it ended otherwise."""
-    try:
-        return json.loads((log_folder / "exit.json").read_bytes())["lost_at"]
-    except (OSError, ValueError, KeyError):
-        return None

@@ -1,4 +1,7 @@
-"""Asked to stop: a signal sets a flag, and the work ends at its next safe place; a second ends it at once."""
+"""Asked to stop: a signal sets a flag, and the work ends at its next safe place; a second ends it at once.
+
+A process that only helps with a stage ends before the rest of the stage's body is done.
+"""
 
 import contextlib
 import os
@@ -14,6 +17,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 class StopRequested(BaseException):
     """Ends a stage early with exit code 75. A BaseException, so that no `except Exception` swallows it."""
+
+
+class HelpEnded(BaseException):
+    """Ends a helper's part of a stage: no shard is left that it could play, or the stage is over."""
 
 
 class StopFlag:

@@ -19,15 +19,23 @@ from rich.console import Console
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.checkpoints import Checkpoints
 from pipeline.artifacts.commit import Shards
-from pipeline.artifacts.disk import inside, publish_once, sealed, write_durably
+from pipeline.artifacts.disk import inside, publish_once, sealed, write_durably, writer_name
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
-from pipeline.artifacts.manifest import NAME, SCHEMA_VERSION, content_of, key_of, provenance, read_manifest
+from pipeline.artifacts.manifest import (
+    NAME,
+    SCHEMA_VERSION,
+    content_of,
+    key_of,
+    provenance,
+    read_manifest,
+    read_plan,
+)
 from pipeline.artifacts.metrics import Metrics, plain
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.publish import RESERVED, account, collect, earlier_seconds, merge, remove_merged
-from pipeline.artifacts.signals import StopFlag
+from pipeline.artifacts.signals import HelpEnded, StopFlag
 from pipeline.artifacts.tracking import Tracker
 from pipeline.config import split_settings
 from pipeline.errors import ArtifactError
@@ -42,7 +50,7 @@ W = TypeVar("W")
 
 @dataclass(kw_only=True, eq=False)
 class Start(Generic[C]):
-    """A stage's folder, its inputs and its settings, while the stage's lock is held.
+    """A stage's folder, its inputs and its settings, while this process, or the one it helps, holds it.
 
     `plan` may read `config`, `inputs`, `seed`, `stage_key` and nothing heavy; `make` then commits each shard
     of `shards.to_do()` and calls `finish`.
@@ -53,9 +61,10 @@ class Start(Generic[C]):
     identity: Mapping[str, Any]  # stage, code version, semantic settings, inputs' digests, the key of it all
     runtime_settings: Mapping[str, Any]
     inputs: Mapping[str, Artifact]  # the stages before it, verified
-    number: int  # of this start, from 0
+    number: int  # of this start, from 0; a helper's is the next one's
     stop: StopFlag
     console: Console
+    leads: bool = True  # holds the stage; else it helps the process that does
     shards: Shards = field(init=False)  # what was planned; there in `make`
     counts: Counts | None = field(default=None, init=False)  # of the planned items, after `finish`
 
@@ -64,7 +73,8 @@ class Start(Generic[C]):
         self.stage_key: str = self.identity["stage_key"]
         self.seed: int = self.identity["settings"]["run"]["seed"]
         self.folder = self.run_dir / self.stage
-        self.log_folder = self.folder / "logs" / f"start_{self.number:03d}"
+        name = f"start_{self.number:03d}" if self.leads else f"help_{writer_name()}"
+        self.log_folder = self.folder / "logs" / name
         self.checkpoints = Checkpoints(self.folder, self.stage, self.say)
         self._metrics = Metrics(self.folder / "metrics.jsonl", self.number, self.say)
         self._outputs: dict[str, bool] = {}  # path -> whether it is volatile
@@ -72,16 +82,21 @@ class Start(Generic[C]):
         self._began = time.monotonic()
 
     def begin(self, plan: Plan[Any], *, repair: bool, track: bool) -> None:
-        """Fixes the plan and takes over what earlier starts committed; the runner calls it before `make`.
+        """Fixes the plan and takes over what is committed; the runner calls it before `make`.
 
         Raises ArtifactError if an earlier start planned other items, or a committed shard is damaged.
         """
+        if not self.leads and read_plan(self.folder) is None:
+            raise HelpEnded  # the stage is being begun again, by other settings perhaps
         plan.fix(self.folder, self.identity)
         failpoint(f"{self.stage}.plan_written")
         callbacks = (self.say, self.progress, self.stop_if_asked)
-        self.shards = Shards(self.folder, self.stage, self.stage_key, plan, *callbacks)
-        self.shards.take_over(repair=repair)
-        if track:
+        self.shards = Shards(self.folder, self.stage, self.stage_key, plan, *callbacks, self.leads)
+        if self.leads:
+            self.shards.take_over(repair=repair)
+        else:
+            self.shards.refresh()
+        if track and self.leads:
             named = {"run": self.run_dir.name, "stage": self.stage, "stage_key": self.stage_key}
             self._tracker = Tracker(self.folder, named, self.say)
 
@@ -171,6 +186,8 @@ class Start(Generic[C]):
             verdict: a judgement that later stages obey; part of the content digest.
             done: items that came out well outside any commit.
         """
+        if not self.leads:
+            raise HelpEnded  # who leads merges, alone
         total = self.shards.counts(done)
         account(self.shards, self.stage, total, self.log_folder)
         made = {name: (spec, self.shards.table(name)) for name, spec in self.shards.specs.items()}
@@ -214,7 +231,9 @@ class Start(Generic[C]):
         self.counts = total
 
     def close(self) -> None:
-        """Ends what runs beside the stage, however it ended; the runner calls it."""
+        """Ends what runs beside the stage and gives claims back, however it ended; the runner calls it."""
+        if hasattr(self, "shards"):
+            self.shards.release()
         if self._tracker is not None:
             self._tracker.close()
 
@@ -236,6 +255,7 @@ class Stage(Generic[C, W]):
     plan: Callable[[Start[C]], Plan[W]]  # what it will make, after cheap checks; --dry-run ends there
     make: Callable[[Start[C], W], None] | str
     files: Callable[[C], Sequence[Path]] = lambda config: ()  # from outside, that it reads
+    may_have_help: bool = False  # whether helpers may play its shards: its `make` calls `play_shards` first
 
     @property
     def body(self) -> Callable[[Start[C], W], None]:

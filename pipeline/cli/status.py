@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.lock import holder
+from pipeline.artifacts.lock import holder, players
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan
 from pipeline.cli.runs import inner_runs, stages_of
 from pipeline.errors import ArtifactError
@@ -56,6 +56,9 @@ def _state(run_dir: Path, stage: str) -> tuple[str, str, str, str]:
     if manifest is None:
         lease, plan = holder(folder), read_plan(folder)
         running = f", running as pid {lease['pid']} on {lease['host']}" if lease else ""
+        helpers = {(found["host"], found["pid"]) for found in players(folder)}
+        if lease and (number := len(helpers - {(lease["host"], lease["pid"])})):
+            running += f", helped by {number} more"
         if plan is None:
             return ("begun" if running else "absent") + running, "", "", ""
         entries = ledger.read(folder)[0].values()

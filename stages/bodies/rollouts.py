@@ -14,12 +14,8 @@ from stages.wiring.hands import Recipe, make_hands
 
 
 def make(start: Start[Config], work: Work) -> None:
-    """Makes and commits each shard; recorded ones first, so that only what is played is left."""
+    """Makes and commits each shard; recorded ones last, where helpers do not come."""
     report: dict[str, Any] = {}
-    if work.recorded.shards:
-        from stages.bodies.solutions import bring_in  # torch, which a stage that only samples need not load
-
-        report = bring_in(start, work.recorded, len(work.groups))
     recipe = Recipe(start.config, start.inputs["sft"].path("policy"))
 
     def job_of(index: int) -> Job:
@@ -31,10 +27,14 @@ def make(start: Start[Config], work: Work) -> None:
             stop_at_success=True,
         )
 
-    if work.groups:
-        with closing(make_hands(start.config, start.log_folder)) as hands:
-            for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
-                commit_rollouts(start.shards, shard, played)
+    of_groups = range(len(work.groups))
+    with closing(make_hands(start.config, start.log_folder)) as hands:
+        for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done, of_groups):
+            commit_rollouts(start.shards, shard, played)
+    if work.recorded.shards:
+        from stages.bodies.solutions import bring_in  # torch, which a stage that only samples need not load
+
+        report = bring_in(start, work.recorded, len(work.groups))
     if start.config.feedback.kind != "rules":
         report |= feedback_counts(start.shards.table("rollouts").column("feedback_status").to_pylist())
     start.finish(report=report or None)

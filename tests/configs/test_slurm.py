@@ -1,5 +1,6 @@
 """The Slurm scripts, with stand-ins for Slurm and for the stage: signals, codes, order."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.runs import MAIN_CHAIN
 from stages.wiring import run_folder
 
 ROOT = Path(__file__).parents[2]
@@ -226,3 +228,15 @@ def test_a_chain_leaves_out_a_stage_that_is_really_complete(slurm: Path) -> None
         assert done.returncode == code, done.stderr
         assert said in done.stdout + done.stderr
     assert submitted(slurm) == []
+
+
+def test_a_chain_over_nodes_gives_them_to_the_stages_that_may_have_help(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODES", "3")
+    chain(slurm, stages=" ".join(MAIN_CHAIN))
+    lines = dict(zip(MAIN_CHAIN, submitted(slurm), strict=True))
+    helped = {name for name in MAIN_CHAIN if importlib.import_module(f"stages.{name}").STAGE.may_have_help}
+    assert helped == {"rollouts", "labels", "critic_report", "evaluation"}
+    for name, line in lines.items():
+        assert ("--array=0-2" in line, line.endswith("--join")) == (name in helped, name in helped)
