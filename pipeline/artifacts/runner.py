@@ -36,6 +36,7 @@ from pipeline.artifacts.signals import StopFlag, StopRequested
 from pipeline.artifacts.start import Stage, Start, identity_of
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
+from pipeline.processes.life import Scope, workers_of
 from pipeline.processes.worker import WorkerDiedError
 from pipeline.settings import Section
 from pipeline.text import visible
@@ -46,7 +47,7 @@ __all__ = ["Plan", "Stage", "Start", "run_stage"]
 def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one start of a stage, after printing what came of it.
 
-    `config_model` must have `run` with `name`, `seed`, `data_dir` and `tracking`; `argv` is by default the
+    `config_model` must have `run` with `name`, `seed`, `data_dir`, `tracking` and `patience`; `argv` is by default the
     process's own.
     """
     run = _Run(stage, config_model)
@@ -137,9 +138,10 @@ class _Run:
         (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
         self.start = start
         start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
-        plan = self.stage.plan(start)
-        start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
-        self.stage.body(start, plan.work)
+        with workers_of(Scope(start.log_folder, config.run.patience)):
+            plan = self.stage.plan(start)
+            start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
+            self.stage.body(start, plan.work)
         if start.counts is None:
             raise RuntimeError(f"stage {self.stage.name} returned without finish()")
         failpoint(f"{self.stage.name}.exit")

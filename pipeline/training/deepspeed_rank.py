@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
 from pipeline.artifacts.checkpoints import PART_BYTES
+from pipeline.processes.life import sign_of_life
 from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training.network import Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, packed, summed
@@ -21,6 +22,8 @@ from pipeline.training.protocol import TrainingRow
 from pipeline.training.rank_group import RankSetup, serve
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+EXCHANGE = timedelta(hours=12)
+"""That an exchange between ranks may take; whether they hang is for the group to say, which sees them all."""
 _PREFIX = "model."  # of the wrapped model's parameters in `Network`
 
 
@@ -55,7 +58,7 @@ class Rank:
             deepspeed.init_distributed(
                 verbose=False,
                 auto_mpi_discovery=False,
-                timeout=timedelta(seconds=setup.options.timeout),
+                timeout=EXCHANGE,
                 init_method=f"file://{meeting}",
                 rank=self._rank,
                 world_size=self._world,
@@ -99,6 +102,7 @@ class Rank:
     def _read_weights(self, named: dict[str, torch.nn.Parameter]) -> None:
         for name, tensor in read_shared(self._setup.weights):
             named[name].data = tensor.to(self._device, copy=True)
+            sign_of_life("a weight of the model")
 
     def _make_moments(self) -> None:
         """Gives every partition its moments now, so that a checkpoint can be saved or loaded any time."""
@@ -183,7 +187,9 @@ class Rank:
             return [row for b in self._batches(share) for _, row in b.unpacked(self._engine(b))]
 
     def _batches(self, share: Sequence[Sequence[TrainingRow]]) -> Iterator[Batch]:
-        return (packed(rows, range(len(rows))).to(self._device) for rows in share)
+        for rows in share:
+            yield packed(rows, range(len(rows))).to(self._device)
+            sign_of_life("a micro-batch")
 
     def gather_weights(self) -> Layout | None:
         """Returns where rank 0 put all weights, fp32 and by Hugging Face name."""
@@ -193,6 +199,7 @@ class Rank:
         targets = dict(read_shared(layout)) if layout else {}
         for name, parameter in named:
             whole = whole_tensor(parameter)
+            sign_of_life("a weight gathered")
             if name in targets:
                 targets[name].copy_(whole)
             del whole  # no GPU has room for all of them
@@ -214,6 +221,7 @@ class Rank:
         for place, (name, parameter) in enumerate(self._named()):
             for kind in ("weight", *MOMENTS):
                 whole = whole_tensor(parameter, kind)  # all ranks take part
+                sign_of_life("a tensor gathered")
                 if place % self._world == self._rank:
                     if part and sum(t.nbytes for t in part.values()) + whole.nbytes > PART_BYTES:
                         write()
@@ -231,6 +239,7 @@ class Rank:
         for file in sorted(folder.glob("part-*.safetensors")):
             with safe_open(file, "pt") as tensors:
                 for key in tensors.keys():  # noqa: SIM118 - not a dictionary
+                    sign_of_life("a tensor loaded")
                     kind, name = key.split(".", 1)
                     value = tensors.get_tensor(key).to(self._device)
                     if kind == "weight":

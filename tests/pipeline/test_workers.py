@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.errors import ExitCode
+from pipeline.processes.life import Scope, workers_of
 from pipeline.processes.shared_weights import SharedWeights, read_shared
-from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.worker import Worker, WorkerFailedError, WorkerHungError
 
 ROOT = Path(__file__).parents[2]
 ENV = {"PYTHONPATH": str(ROOT)}
@@ -64,9 +66,38 @@ def test_a_worker_that_ends_itself_over_full_memory_is_a_defect_with_advice() ->
 
 def test_a_silent_worker_is_killed(worker: Worker) -> None:
     worker.send(("hang", None))
-    with pytest.raises(WorkerDiedError, match="did not answer within 1 s"):
+    with pytest.raises(WorkerHungError, match=r"(?s)no sign of life for 1 s in a nap: .*do\n") as raised:
+        worker.receive(1, "a nap")
+    assert raised.value.code == ExitCode.STOPPED
+    assert "waiting, last sign after its imports, number 1. It was killed" in str(raised.value)
+    assert "toy_worker.py" in str(raised.value)  # its stack
+    assert not is_running(worker.pid)
+
+
+def test_a_worker_that_is_stopped_is_killed_too(worker: Worker) -> None:
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.send(("pid", None))
+    with pytest.raises(WorkerHungError, match="in its work: stopped"):
         worker.receive(1)
     assert not is_running(worker.pid)
+
+
+def test_a_worker_that_goes_on_working_may_take_any_time(worker: Worker) -> None:
+    worker.send(("square", -20))  # 20 items of a tenth of a second each
+    while (answer := worker.receive(1))[0] == "items":
+        pass
+    assert answer == ("done", 400)
+
+
+def test_workers_of_a_stage_keep_their_logs_apart(tmp_path: Path) -> None:
+    with workers_of(Scope(tmp_path)):
+        workers = [started("rank 0", says) for says in ("first", "second")]
+    for worker in workers:
+        worker.close()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "rank-0.log": "first\n",
+        "rank-0-2.log": "second\n",
+    }
 
 
 def test_closing_ends_the_worker_and_what_it_started(worker: Worker) -> None:
