@@ -47,8 +47,8 @@ __all__ = ["Plan", "Stage", "Start", "run_stage"]
 def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one start of a stage, after printing what came of it.
 
-    `config_model` must have `run` with `name`, `seed`, `data_dir`, `tracking` and `patience`; `argv` is by default the
-    process's own.
+    `config_model` must have `run` with `name`, `seed`, `data_dir`, `tracking` and `patience`; `argv` is by
+    default the process's own.
     """
     run = _Run(stage, config_model)
     code, message = ExitCode.DEFECT, ""

@@ -18,11 +18,11 @@ from typing import NamedTuple
 LIMITS = {"start": 1800.0, "load": 1800.0}
 """Seconds without a sign after which a worker counts as hung, by what it does.
 
-To start, or to load weights from a folder, an engine says nothing meanwhile: it reads tens of GB, perhaps over
-a network, compiles kernels and captures graphs.
+To start, or to load weights from a folder, an engine reads tens of GB, perhaps over a network, compiles
+kernels and captures graphs, and says nothing meanwhile.
 """
 LIMIT = 600.0
-"""The same for all else, where the longest silent piece is a micro-batch, a tensor, or a step of an engine."""
+"""The same for all else: the longest silent piece is a micro-batch, a tensor, or a step of an engine."""
 TICK = 0.5  # seconds between two looks
 _AWAKE = 5.0  # of the time between two looks, that counts at most
 _FORM = struct.Struct("=qd40s")  # number of signs, time of the last, after what

@@ -27,7 +27,8 @@ from pipeline.processes.life import TICK, Sign, Signs, Silence, log_folder, sign
 _LOG_LINES = 12  # of a dead worker, in the error message
 _STACKS = signal.SIGUSR2  # makes a worker write the stacks of its threads into its log
 _STACKS_SECONDS = 3.0  # that it may take for it
-_STACK = b"most recent call first"  # what a stack begins with
+_STACK = b"most recent call first"  # in the line above a stack; the main thread's comes last
+_STATES = {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped"}
 _PARENT = "VDAPO_PARENT_PID"
 
 
@@ -132,9 +133,9 @@ class Worker:
             return "  (nothing)"
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - 16384))
-        before, stack, after = self._log.read().rpartition(_STACK)
-        lines = (stack + after).decode("utf-8", "replace").splitlines()
-        lines = lines[:_LOG_LINES] if stack else lines[-_LOG_LINES:]
+        _, stack, last = self._log.read().rpartition(_STACK)
+        lines = last.decode("utf-8", "replace").splitlines()
+        lines = lines[1 : 1 + _LOG_LINES] if stack else lines[-_LOG_LINES:]
         words = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
         return words if self._log_path is None else f"{words}\n  (all of them: {self._log_path})"
 
@@ -143,10 +144,9 @@ class Worker:
 
     def _state(self) -> str:
         """Returns what the kernel says of the process."""
-        with contextlib.suppress(OSError, IndexError):
-            letter = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped"}.get(letter, "")
-        return ""
+        with contextlib.suppress(OSError, LookupError):
+            return _STATES[Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]]
+        return "gone"
 
     def close(self, grace: float = 5.0) -> None:
         """Ends the process and everything it started, after `grace` seconds at most; idempotent."""
@@ -204,12 +204,12 @@ def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError
     at = min(range(len(workers)), key=lambda i: (states[i] != "stopped", signs[i].number, signs[i].time))
     for worker in workers:
         _end(worker._process, None)
-    others = [f"{w.name}: {_said(*of)}" for w, *of in zip(workers, states, signs, strict=True) if len(workers) > 1]
+    all_of_them = "; ".join(f"{w.name}: {_said(*of)}" for w, *of in zip(workers, states, signs, strict=True))
     behind = workers[at]
     return WorkerHungError(
         f"{behind.name} (process {behind.pid}) gave no sign of life for {limit:.0f} s in {doing}: "
         f"{_said(states[at], signs[at])}. "
-        + (f"All of them were killed ({'; '.join(others)}). " if others else "It was killed. ")
+        + (f"All that waited were killed ({all_of_them}). " if len(workers) > 1 else "It was killed. ")
         + f"Where it was:\n{behind._last_words()}\n"
         "What was committed stays. Next: the same command again; if it is only slow, with run.patience=4",
         code=ExitCode.STOPPED,
@@ -219,7 +219,7 @@ def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError
 def _said(state: str, sign: Sign) -> str:
     """Returns what is known of a worker that hangs."""
     number, _, after = sign
-    return f"{state or 'gone'}, " + (f"last sign after {after}, number {number}" if number else "no sign yet")
+    return f"{state}, " + (f"last sign after {after}, number {number}" if number else "no sign yet")
 
 
 _GUARDS: list[subprocess.Popen[bytes]] = []  # this worker's own; kept, since nobody waits for it

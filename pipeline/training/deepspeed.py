@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from pipeline.hardware import GpuUse
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.training.deepspeed_config import is_half
 from pipeline.training.packing import Loss, bins_of
@@ -131,6 +132,10 @@ class DeepSpeedTrainer:
         if not self._offloaded:
             self._ranks.tell("offload")
             self._offloaded = True
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what each rank took of its GPU; see `Trainer`."""
+        return list(chain(*self._ranks.tell("gpu_use")))  # wherever its part lies
 
     def close(self) -> None:
         """Ends the ranks; idempotent."""

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from transformers.initialization import no_init_weights
 
 from pipeline.artifacts.checkpoints import PART_BYTES
+from pipeline.hardware import GpuUse, gpu_use
 from pipeline.processes.life import sign_of_life
 from pipeline.processes.shared_weights import Layout, SharedWeights, read_shared
 from pipeline.training.network import Network, adamw_groups
@@ -251,6 +252,10 @@ class Rank:
                         safe_set_full_optimizer_state(named[name], value, kind)
         for flat, (_, head) in self._steps().items():
             self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what this rank took of its GPU since it was asked last."""
+        return gpu_use()
 
     def set_head_only(self, head_only: bool) -> None:
         """Lets only the head move, or everything."""

@@ -19,6 +19,7 @@ from pipeline.errors import ArtifactError, DivergenceError
 if TYPE_CHECKING:
     import torch
 
+    from pipeline.hardware import GpuUse
     from pipeline.training.packing import Loss
 
 
@@ -92,6 +93,9 @@ class Trainer(Protocol):
 
         Whatever needs it there next moves it back by itself; nothing that it computes changes.
         """
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what it took of each of its GPUs since it was asked last; nothing on a CPU."""
 
     def close(self) -> None:
         """Frees what it holds; idempotent."""

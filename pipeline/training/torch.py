@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
+from pipeline.hardware import GpuUse, gpu_use
 from pipeline.training.lora import add_adapters, merged_weights
 from pipeline.training.network import HEAD, Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
@@ -173,6 +174,10 @@ class TorchTrainer:
             self._home = self._device
             self._move(torch.device("cpu"))
             torch.cuda.empty_cache()  # else the allocator keeps what was freed from the engine beside it
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what this process took of its GPU; see `Trainer`."""
+        return gpu_use()
 
     def close(self) -> None:
         """Leaves the GPU; the model stays, it is the caller's."""

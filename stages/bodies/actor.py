@@ -1,6 +1,6 @@
 """The actor's body: iterations from the last checkpoint on, and refreshes of the critic between them."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from critics.drift.state import DriftState
@@ -22,7 +22,7 @@ from stages.wiring.learner import ActorState, Learner, held
 from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import check_critic, override_words
 from stages.wiring.safety_stops import refuse_unsafe
-from stages.wiring.sampling import Sampling, strip_of
+from stages.wiring.sampling import PARTS, Sampling, strip_of
 from stages.wiring.watch import Watch
 
 
@@ -101,11 +101,11 @@ def _trained(
         )
         iterations = Iterations(
             learner=learner,
-            sampling=sampling,
+            sampling=learner.pace.timed(sampling, **PARTS),
             watch=watch,
             credit=work.credit,
             settings=settings,
-            shards=start.shards,
+            shards=learner.pace.timed(start.shards, commit="commit"),
             log=start.metrics,
             show=start.samples,
             half_precision="bfloat16" in (start.config.engine.dtype, start.config.training.dtype),
@@ -117,16 +117,16 @@ def _trained(
                     state = iterations.next(state)
                 except StopRequested:
                     learner.team.hands.close()  # what is in flight is dropped, and its memory is free
-                    _save(start, learner, state)
+                    learner.save(start.checkpoints, state)
                     raise
                 try:
                     _refuse_unsafe(start, state)
                 except ArtifactError:
-                    _save(start, learner, state)  # with other limits it goes on from here
+                    learner.save(start.checkpoints, state)  # with other limits it goes on from here
                     raise
                 last = state.iterations == settings.num_iterations or state.drift.wants_refresh
                 if last or state.iterations % settings.checkpoint_every == 0:
-                    _save(start, learner, state)
+                    learner.save(start.checkpoints, state)
                 advance(1)
         if state.iterations < settings.num_iterations:
             digest = weights_digest(learner.trainer.weights())
@@ -144,7 +144,3 @@ def _trained(
 def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:
     history, done = read_metrics(start.folder / "metrics.jsonl"), state.iterations
     refuse_unsafe([x for x in history if x.get("iteration", done) < done], limits=start.config.actor.stops)
-
-
-def _save(start: Start[Config], learner: Learner, state: ActorState) -> None:
-    start.checkpoints.save(learner.trainer.num_updates, learner.save_checkpoint, asdict(state))

@@ -17,6 +17,7 @@ from pipeline.engines.vllm import VllmEngine, VllmOptions
 from pipeline.errors import ConfigError
 from pipeline.models.policy import Policy
 from pipeline.models.tiny import TinyShape
+from pipeline.pace import Pace
 from pipeline.training import Trainer
 from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.deepspeed_config import deepspeed_config
@@ -95,6 +96,15 @@ def load_critic(config: Config, folder: Path) -> FrozenCritic:
     limit_threads(config)
     device = "cuda" if config.hardware.num_gpus else "cpu"
     return critics.load(folder, device=device, micro_batch_tokens=config.training.micro_batch_tokens)
+
+
+def pace_of(config: Config) -> Pace:
+    """Returns what times the work of a stage, and counts it against the peak of its GPUs."""
+    return Pace(
+        config.hardware.num_gpus,
+        half_precision=config.training.dtype == "bfloat16",
+        adapters=getattr(config.training, "lora_rank", 0) > 0,
+    )
 
 
 def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:

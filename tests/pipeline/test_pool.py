@@ -81,9 +81,9 @@ def test_a_job_that_hangs_ends_all_with_a_word_on_where(
 def test_results_that_wait_for_whoever_asked_are_no_silence(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with workers_of(Scope(None, patience=2 / LIMIT)):
+    with workers_of(Scope(None, patience=4 / LIMIT)):
         for _ in pool.do([("square", 1)] * 4, lambda _: None):
-            time.sleep(1.5)
+            time.sleep(2.5)
 
 
 def test_an_error_that_says_what_to_do_passes_as_it_is_any_other_is_a_defect(pool: Pool) -> None:

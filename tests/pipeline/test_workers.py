@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pipeline.errors import ExitCode
-from pipeline.processes.life import Scope, workers_of
+from pipeline.processes.life import Scope, Silence, workers_of
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.processes.worker import Worker, WorkerFailedError, WorkerHungError
 
@@ -83,10 +83,11 @@ def test_a_worker_that_is_stopped_is_killed_too(worker: Worker) -> None:
 
 
 def test_a_worker_that_goes_on_working_may_take_any_time(worker: Worker) -> None:
-    worker.send(("square", -20))  # 20 items of a tenth of a second each
-    while (answer := worker.receive(1))[0] == "items":
-        pass
-    assert answer == ("done", 400)
+    worker.send(("square", -40))  # 40 items of a tenth of a second each
+    silence = Silence([worker.signs])
+    while (answer := worker.receive(3))[0] == "items":
+        assert silence.seconds() < 3
+    assert answer == ("done", 1600)
 
 
 def test_workers_of_a_stage_keep_their_logs_apart(tmp_path: Path) -> None:

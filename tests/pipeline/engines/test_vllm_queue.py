@@ -109,8 +109,8 @@ def test_a_replica_that_stops_answering_ends_the_engine_with_a_word_on_where(
 
 
 def test_a_replica_that_takes_many_steps_is_not_hung(make_engine: MakeEngine) -> None:
-    with workers_of(Scope(None, patience=2 / LIMIT)):
-        engine = make_engine(faults={"FAKE_SLOW": "30"})
+    with workers_of(Scope(None, patience=3 / LIMIT)):
+        engine = make_engine(faults={"FAKE_SLOW": "40"})
         assert len(answers(engine, [ask("r", [3])])) == 1
 
 
