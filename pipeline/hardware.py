@@ -60,7 +60,7 @@ def usable_cores() -> int:
 
 
 _PEAKS = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "RTX 4090": 165e12}
-"""bf16 operations a second on tensor cores, without sparsity, by NVIDIA's data sheets; the first that fits."""
+"""bf16 operations a second on tensor cores, dense, by NVIDIA's data sheets; the first name that fits."""
 
 
 def peak_operations(gpu: str) -> float | None:

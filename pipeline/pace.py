@@ -1,4 +1,4 @@
-"""How fast a run goes, and on what: seconds by part, tokens a second, operations against the GPUs' peak, memory.
+"""How fast a run goes: seconds by part, tokens a second, share of the GPUs' peak, memory.
 
 Nothing of it is the same twice, so it goes to metrics.jsonl and to no table.
 """

@@ -126,8 +126,8 @@ def serve(make_rank: Callable[..., Any]) -> None:
         connection.send(("ready", None))
         while True:
             method, arguments = connection.recv()
-            failpoint(f"rank{os.environ['RANK']}.{method}")
             try:
+                failpoint(f"rank{os.environ['RANK']}.{method}")
                 answer = getattr(rank, method)(*arguments)
             except Exception as error:
                 if (known := disk_error(error)) is None:

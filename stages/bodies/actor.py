@@ -18,7 +18,7 @@ from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.cards import serve_folder, write_actor_card
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.iteration import Iterations
-from stages.wiring.learner import ActorState, Learner, held
+from stages.wiring.learner import ActorState, held
 from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import check_critic, override_words
 from stages.wiring.safety_stops import refuse_unsafe

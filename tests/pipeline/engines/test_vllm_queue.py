@@ -97,15 +97,19 @@ def test_a_replica_that_stops_answering_ends_the_engine_with_a_word_on_where(
     with workers_of(Scope(tmp_path, patience=1 / LIMIT)):
         engine = make_engine(faults={"VDAPO_FAILPOINTS": f"replica.{at}:2={how}"}, replicas=2)
         with pytest.raises(WorkerHungError) as raised:
-            for number in range(4):
-                engine.load_weights({}, "second")
-                answers(engine, [ask(f"r{number}", [3])])
-                engine.sleep()
+            work_twice(engine)
     doing = "generate" if at == "step" else at
     assert re.match(rf"vLLM replica 0 .* gave no sign of life for 1 s in {doing}: ", str(raised.value))
     assert raised.value.code == ExitCode.STOPPED
     assert str(tmp_path / "vLLM-replica-0.log") in str(raised.value)
     assert engine._restarts_left == MAX_RESTARTS
+
+
+def work_twice(engine: VllmEngine) -> None:
+    for number in range(2):
+        engine.load_weights({}, "second")
+        answers(engine, [ask(f"r{number}", [3])])
+        engine.sleep()
 
 
 def test_a_replica_that_takes_many_steps_is_not_hung(make_engine: MakeEngine) -> None:
