@@ -123,7 +123,7 @@ def take_signs(descriptor: int) -> None:
 
 
 def sign_of_life(after: str) -> None:
-    """Says that a piece of work is done, if this process is a worker; takes about a microsecond."""
+    """Says that a piece of work is done, if this process is a worker; takes some microseconds."""
     global _number
     if _mine is not None:
         _number += 1

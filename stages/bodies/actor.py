@@ -23,6 +23,7 @@ from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import check_critic, override_words
 from stages.wiring.safety_stops import refuse_unsafe
 from stages.wiring.sampling import PARTS, Sampling, strip_of
+from stages.wiring.time_split import time_split
 from stages.wiring.watch import Watch
 
 
@@ -47,13 +48,14 @@ def make(start: Start[Config], work: Work) -> None:
             stop_if_asked=start.stop_if_asked,
         )
         state = replace(state, drift=drift)
+    history = read_metrics(start.folder / "metrics.jsonl")
     report = actor_report(
-        read_metrics(start.folder / "metrics.jsonl"),
+        history,
         planned=start.shards.plan.estimate["updates"],
         refreshes=state.drift.refresh_runs,
         refused_refreshes=state.drift.refused_runs,
         critic_gate=work.stamp,
-    )
+    ) | {"time": time_split(history)}
     start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
     start.finish(report=report, more_tables=((LOOKS, looks_table(looks)),))
 

@@ -130,6 +130,7 @@ def test_operations_are_those_that_torch_counts(tied: bool) -> None:
     """But for norms, which are no products, and the half of attention that a token may not see."""
     made, length = config(tied=tied), 32
     model = Qwen3ForCausalLM(made)
+    model.set_attn_implementation("eager")  # whose products are seen
     with FlopCounterMode(display=False) as counted:
         model(torch.arange(length)[None])
     unseen = 2 * made.num_hidden_layers * made.num_attention_heads * made.head_dim * length**2
