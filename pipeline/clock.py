@@ -1,7 +1,7 @@
 """Where the time goes."""
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,7 +13,7 @@ class Clock:
         self._now = now
         self._open: list[str] = []
         self._since = now()
-        self._spent: Counter[str] = Counter()
+        self._spent = defaultdict[str, float](float)
 
     @contextmanager
     def at(self, part: str) -> Iterator[None]:
@@ -29,7 +29,7 @@ class Clock:
     def lap(self) -> dict[str, float]:
         """Returns the seconds of each part since the last lap; `other` is what belongs to none."""
         self._turn()
-        spent, self._spent = self._spent, Counter()
+        spent, self._spent = self._spent, defaultdict(float)
         return dict(spent)
 
     def _turn(self) -> None:

@@ -204,7 +204,10 @@ def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError
     at = min(range(len(workers)), key=lambda i: (states[i] != "stopped", signs[i].number, signs[i].time))
     for worker in workers:
         _end(worker._process, None)
-    all_of_them = "; ".join(f"{w.name}: {_said(*of)}" for w, *of in zip(workers, states, signs, strict=True))
+    all_of_them = "; ".join(
+        f"{worker.name}: {_said(state, sign)}"
+        for worker, state, sign in zip(workers, states, signs, strict=True)
+    )
     behind = workers[at]
     return WorkerHungError(
         f"{behind.name} (process {behind.pid}) gave no sign of life for {limit:.0f} s in {doing}: "

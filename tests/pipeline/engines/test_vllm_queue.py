@@ -112,7 +112,10 @@ def work_twice(engine: VllmEngine) -> None:
         engine.sleep()
 
 
-def test_a_replica_that_takes_many_steps_is_not_hung(make_engine: MakeEngine) -> None:
+def test_a_replica_that_takes_many_steps_is_not_hung(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIMITS, "start", 60 * LIMIT)
     with workers_of(Scope(None, patience=3 / LIMIT)):
         engine = make_engine(faults={"FAKE_SLOW": "40"})
         assert len(answers(engine, [ask("r", [3])])) == 1
