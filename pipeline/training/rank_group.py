@@ -14,7 +14,7 @@ import torch
 
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import disk_error
-from pipeline.processes.life import TICK, Silence, limit_of
+from pipeline.processes.life import TICK, Silence, limit_of, sign_of_life
 from pipeline.processes.shared_weights import Layout
 from pipeline.processes.worker import Worker, connect_to_parent, hung
 
@@ -128,6 +128,7 @@ def serve(make_rank: Callable[..., Any]) -> None:
             method, arguments = connection.recv()
             try:
                 failpoint(f"rank{os.environ['RANK']}.{method}")
+                sign_of_life("a call")  # so that one that never began it is behind
                 answer = getattr(rank, method)(*arguments)
             except Exception as error:
                 if (known := disk_error(error)) is None:
