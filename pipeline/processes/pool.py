@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.processes.life import Silence, limit_of, sign_of_life
-from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, hung
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError, hung
 
 TICK = 0.2  # seconds between two looks at the workers, and between two words of a worker on how far it is
 MAX_DEATHS = 3  # of workers, that a pool survives
@@ -161,7 +161,7 @@ class Pool:
             desk.worker.close()
             self._desks.remove(desk)
             self._deaths += 1
-            if isinstance(error, WorkerFailedError) or self._deaths > MAX_DEATHS:
+            if isinstance(error, WorkerFailedError | WorkerHungError) or self._deaths > MAX_DEATHS:
                 raise
             if desk.job is not None:
                 self._again.append(desk.job)

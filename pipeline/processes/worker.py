@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.processes.life import TICK, Sign, Signs, Silence, log_folder, sign_of_life, take_signs
+from pipeline.processes.life import (
+    TICK,
+    Sign,
+    Signs,
+    Silence,
+    limit_of,
+    log_folder,
+    sign_of_life,
+    take_signs,
+)
 
 _LOG_LINES = 12  # of a dead worker, in the error message
 _STACKS = signal.SIGUSR2  # makes a worker write the stacks of its threads into its log
@@ -79,11 +89,27 @@ class Worker:
         return self._process.pid
 
     def send(self, message: Any) -> None:
-        """Sends a message. Raises WorkerDiedError."""
-        try:
-            self.connection.send(message)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise self.death() from error
+        """Sends a message. Raises WorkerDiedError, WorkerHungError where it is too large to wait unread."""
+        failures: list[Exception] = []
+
+        def pass_on() -> None:
+            try:
+                self.connection.send(message)
+            except Exception as error:
+                failures.append(error)
+
+        # A pipe holds some 200 KB: with more, `send` waits until a worker reads that may never read again.
+        sending = threading.Thread(target=pass_on, daemon=True)
+        sending.start()
+        silence, limit = Silence([self.signs]), limit_of("receive")
+        while sending.is_alive():
+            sending.join(TICK)
+            if silence.seconds() > limit and sending.is_alive():
+                raise hung([self], limit, "receiving a message")
+        for error in failures:
+            if isinstance(error, BrokenPipeError | ConnectionResetError):
+                raise self.death() from error
+            raise error
 
     def receive(self, limit: float | None = None, doing: str = "its work") -> Any:
         """Returns the next message; a worker without a sign of life for `limit` seconds is killed.

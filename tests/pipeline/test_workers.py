@@ -1,5 +1,6 @@
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from pipeline.errors import ExitCode
-from pipeline.processes.life import Scope, Silence, workers_of
+from pipeline.processes.life import LIMIT, Scope, Silence, workers_of
 from pipeline.processes.shared_weights import SharedWeights, read_shared
 from pipeline.processes.worker import Worker, WorkerFailedError, WorkerHungError
 
@@ -80,6 +81,19 @@ def test_a_worker_that_is_stopped_is_killed_too(worker: Worker) -> None:
     with pytest.raises(WorkerHungError, match="in its work: stopped"):
         worker.receive(1)
     assert not is_running(worker.pid)
+
+
+def test_a_message_that_nobody_reads_does_not_hold_up_whoever_sends_it(worker: Worker) -> None:
+    os.kill(worker.pid, signal.SIGSTOP)
+    with workers_of(Scope(None, patience=1 / LIMIT)), pytest.raises(WorkerHungError, match="in receiving a"):
+        worker.send(("say", "x" * 10**7))
+    assert not is_running(worker.pid)
+
+
+def test_what_cannot_be_sent_is_said_and_the_worker_goes_on(worker: Worker) -> None:
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+        worker.send(("say", lambda: None))
+    assert ask(worker, "say", "y" * 10**6) == "y" * 10**6
 
 
 def test_a_worker_that_goes_on_working_may_take_any_time(worker: Worker) -> None:
