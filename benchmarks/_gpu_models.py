@@ -27,7 +27,8 @@ from critics.frozen.contract import Contract
 from critics.frozen.critic import FrozenCritic, read_value_logits
 from pipeline.models.policy import weights_digest
 from pipeline.planner.activations import Forward
-from pipeline.planner.memory import GIB, scoring_phase, shape_of, training_phase
+from pipeline.planner.memory import GIB, scoring_phase, training_phase
+from pipeline.planner.operations import forward_operations, head_operations
 from pipeline.ragged import ATTENTION_NAME
 from pipeline.training.attention import Packing
 from stages.wiring.plan_models import training_of
@@ -199,14 +200,6 @@ def critic(where: Where) -> Iterator[Row]:
     )
 
 
-def forward_operations(config: Any, row: int) -> float:
-    """Returns the operations of a token's forward pass without the output layer: products and attention."""
-    shape = shape_of(config)
-    tables = (1 if config.tie_word_embeddings else 2) * shape.vocabulary * shape.width
-    width = config.num_attention_heads * config.head_dim
-    return 2 * (shape.parameters - tables) + 2 * shape.layers * width * row
-
-
 def agreement(where: Where) -> Iterator[Row]:
     """The same updates of a tiny model here and on a CPU, fp32."""
     config = where.config(
@@ -260,8 +253,7 @@ def trained(variant: str, where: Where, name: str, *, batches: int, **training: 
 
     peak, _ = peak_of(update, device)
     rate = sum(lengths) / seconds[0]
-    shape = shape_of(config)
-    head = 2 * shape.vocabulary * shape.width * 2 / 3  # of the tokens that are trained
+    head = head_operations(config) * 2 / 3  # of the tokens that are trained
     operations = (2 if rank else 3) * (forward_operations(config, where.row) + head)
     plan = training_phase(config, training_of(where.settings(**training), config, where.row))
     yield from measured(

@@ -6,6 +6,8 @@ escapes a stage is a defect and exits 1.
 
 import contextlib
 import errno
+import os
+import re
 import shutil
 from enum import IntEnum
 from pathlib import Path
@@ -49,6 +51,18 @@ class DivergenceError(ArtifactError, FloatingPointError):
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+def disk_error(error: BaseException) -> OSError | None:
+    """Returns the error of a disk that is full, read-only or broken; None for any other error.
+
+    safetensors has its own kind of error, and says in words which one it was.
+    """
+    if type(error).__name__ == "SafetensorError" and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        error = OSError(int(found[1]), os.strerror(int(found[1])))
+    if isinstance(error, OSError) and error.errno in (*FULL, errno.EIO, errno.EROFS):
+        return error
+    return None
+
+
 def explain(error: BaseException, folder: Path) -> tuple[ExitCode, str] | None:
     """Returns exit code and message of an error that the user or the machine can mend; None for a defect.
 
@@ -57,6 +71,7 @@ def explain(error: BaseException, folder: Path) -> tuple[ExitCode, str] | None:
     """
     if isinstance(error, ConfigError | ArtifactError):
         return ExitCode(error.code), str(error)
+    error = disk_error(error) or error
     if not isinstance(error, OSError) or isinstance(error, ConnectionError | TimeoutError):
         return None
     path = Path(str(error.filename or ""))

@@ -1,9 +1,11 @@
 """What this machine has, and whether that is what the configuration counts on."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import ConfigError
@@ -55,3 +57,56 @@ def usable_cores() -> int:
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+_PEAKS = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "RTX 4090": 165e12}
+"""bf16 operations a second on tensor cores, dense, by NVIDIA's data sheets; the first name that fits."""
+
+
+def peak_operations(gpu: str) -> float | None:
+    """Returns what a GPU of that name can do in bf16, operations a second; None if it is not known here.
+
+    Example:
+        >>> peak_operations("NVIDIA H100 80GB HBM3")
+        989000000000000.0
+    """
+    return next((most for name, most in _PEAKS.items() if name in gpu), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What a process took of its GPU since it was asked last."""
+
+    name: str
+    peak_gib: float  # of what torch has allocated
+
+
+def gpu_use() -> list[GpuUse]:
+    """Returns what this process took of its present GPU; nothing without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.reset_peak_memory_stats()
+    return [GpuUse(torch.cuda.get_device_name(), peak)]
+
+
+def host_memory() -> tuple[float, float]:
+    """Returns GiB resident in this process and all that it started, now, and the sum of their peaks.
+
+    Memory that processes share counts for each of them.
+    """
+    now = peak = 0
+    processes = [os.getpid()]
+    while processes:
+        folder = Path(f"/proc/{processes.pop()}")
+        with contextlib.suppress(OSError):  # one may end meanwhile
+            for line in (folder / "status").read_text("utf-8").splitlines():
+                name, _, value = line.partition(":")
+                if name in ("VmRSS", "VmHWM"):
+                    now += int(value.split()[0]) * (name == "VmRSS")
+                    peak += int(value.split()[0]) * (name == "VmHWM")
+            for thread in (folder / "task").iterdir():
+                processes += map(int, (thread / "children").read_text("utf-8").split())
+    return now / 2**20, peak / 2**20

@@ -20,6 +20,7 @@ from env.feedback.protocol import Answer, Ask
 from env.feedback.store import AnswerStore, RateLimit
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.ids import digest
+from pipeline.processes.life import sign_of_life
 
 MAX_IN_FLIGHT = 16
 """Requests of one process at once."""
@@ -169,6 +170,7 @@ class Server:
 
     def call(self, ask: Ask) -> Answer:
         """Returns what one try, without the store, brings; raises CallError."""
+        sign_of_life("a call of the feedback server")  # where a player waits for nothing else
         try:
             raw = self._response(self.body(ask))
         except openai.APIConnectionError as error:

@@ -1,18 +1,21 @@
 """Named points in the code where a test can make the process fail: how the recovery promises are proven.
 
 `VDAPO_FAILPOINTS="<name>:<nth>=<action>[,...]"` arms them; without it a call costs two look-ups.
-Actions: `kill` (SIGKILL to this process), `raise`, `enospc` (the disk-full error).
+Actions: `kill` (SIGKILL to this process), `stop` (SIGSTOP to it), `hang` (it waits for ever), `raise`,
+`enospc` (the disk-full error).
 """
 
 import errno
 import os
 import re
 import signal
+import time
 from collections import Counter
 
 from pipeline.errors import ConfigError
 
 _VARIABLE = "VDAPO_FAILPOINTS"
+_ACTIONS = "kill|stop|hang|raise|enospc"
 _hits: Counter[str] = Counter()
 
 
@@ -33,8 +36,11 @@ def failpoint(name: str) -> None:
         return
     _hits[name] += 1
     action = parse(armed).get((name, _hits[name]))
-    if action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if action in ("kill", "stop"):
+        os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
+    elif action == "hang":
+        while True:
+            time.sleep(60)
     elif action == "raise":
         raise FailpointError(f"failpoint {name}")
     elif action == "enospc":
@@ -50,8 +56,8 @@ def parse(text: str) -> dict[tuple[str, int], str]:
     """
     result = {}
     for item in filter(None, text.split(",")):
-        found = re.fullmatch(r"(.+):([1-9]\d*)=(kill|raise|enospc)", item)
+        found = re.fullmatch(rf"(.+):([1-9]\d*)=({_ACTIONS})", item)
         if found is None:
-            raise ConfigError(f"{_VARIABLE}: got {item!r}; allowed: <name>:<nth from 1>=<kill|raise|enospc>")
+            raise ConfigError(f"{_VARIABLE}: got {item!r}; allowed: <name>:<nth from 1>=<{_ACTIONS}>")
         result[found[1], int(found[2])] = found[3]
     return result

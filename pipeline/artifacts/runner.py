@@ -38,6 +38,7 @@ from pipeline.artifacts.start import Stage, Start, identity_of
 from pipeline.artifacts.starts import committed, lost_at, next_start
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
+from pipeline.processes.life import Scope, workers_of
 from pipeline.processes.worker import WorkerDiedError
 from pipeline.settings import Section
 from pipeline.text import visible
@@ -48,8 +49,8 @@ __all__ = ["Plan", "Stage", "Start", "run_stage"]
 def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one start of a stage, after printing what came of it.
 
-    `config_model` must have `run` with `name`, `seed`, `data_dir` and `tracking`; `argv` is by default the
-    process's own.
+    `config_model` must have `run` with `name`, `seed`, `data_dir`, `tracking` and `patience`; `argv` is by
+    default the process's own.
     """
     run = _Run(stage, config_model)
     code, message = ExitCode.DEFECT, ""
@@ -145,10 +146,11 @@ class _Run:
         (start.log_folder / "config.yaml").write_text(text, encoding="utf-8")
         self.start = start
         start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
-        plan = self.stage.plan(start)
         try:
-            start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
-            self.stage.body(start, plan.work)
+            with workers_of(Scope(start.log_folder, config.run.patience)):
+                plan = self.stage.plan(start)
+                start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
+                self.stage.body(start, plan.work)
         except HelpEnded:
             return self._after_help(argv)
         if start.counts is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pipeline.clock import Clock
+
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine
     from pipeline.training import Trainer
@@ -20,8 +22,9 @@ class Turns:
     turn first. Unless the GPUs are shared, everything stays as it is made.
     """
 
-    def __init__(self, shared: bool) -> None:
+    def __init__(self, shared: bool, clock: Clock | None = None) -> None:
         self._shared = shared
+        self._clock = clock or Clock()  # counts the time that leaving takes
         self._leave: dict[int, Callable[[], None]] = {}
         self._holder: int | None = None
 
@@ -44,9 +47,10 @@ class Turns:
 
     def _take(self, number: int) -> None:
         if self._holder != number:
-            for other, leave in self._leave.items():
-                if other != number:
-                    leave()
+            with self._clock.at("turns"):
+                for other, leave in self._leave.items():
+                    if other != number:
+                        leave()
             self._holder = number
 
 

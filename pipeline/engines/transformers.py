@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from pipeline.engines.protocol import Generation, GenerationRequest, check_requests, refuse_in_flight
 from pipeline.engines.slots import SlotCache, SlotOwners, make_plan
+from pipeline.processes.life import sign_of_life
 from pipeline.ragged import ATTENTION_NAME, check_full_attention, run_packed
 
 FINISH_SHARE = 0.1
@@ -84,6 +85,7 @@ class TransformersEngine:
         wanted = math.ceil(FINISH_SHARE * int(self._active.sum()))
         finished: dict[str, Generation] = {}
         while len(finished) < wanted:
+            sign_of_life("a pass of the model")
             for slot in self._pass():
                 generation = self._finish(slot)
                 finished[generation.request_id] = generation

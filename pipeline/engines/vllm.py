@@ -18,14 +18,13 @@ from safetensors import safe_open
 from pipeline.engines.protocol import Generation, GenerationRequest, check_requests, refuse_in_flight
 from pipeline.engines.vllm_options import VllmOptions, replica_environment
 from pipeline.errors import ConfigError
+from pipeline.processes.life import TICK, Silence, limit_of
 from pipeline.processes.shared_weights import Layout, SharedWeights
-from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError, hung
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 MAX_RESTARTS = 3
 """Deaths of replicas that one engine survives."""
-PATIENCE = 1800.0
-"""Seconds that a replica may take to start, or without any finished request, until it counts as hung."""
 
 
 @dataclass(slots=True)
@@ -36,6 +35,10 @@ class _Replica:
     worker: Worker
     state: Literal["starting", "stale", "loading", "ready", "asleep"] = "starting"
     in_flight: dict[str, GenerationRequest] = field(default_factory=dict)
+    silence: Silence = field(init=False)  # while something is in flight
+
+    def __post_init__(self) -> None:
+        self.silence = Silence([self.worker.signs])
 
 
 class VllmEngine:
@@ -76,6 +79,8 @@ class VllmEngine:
         batches: dict[int, list[GenerationRequest]] = {}
         for request in requests:
             replica = self._choose(request.cache_key)
+            if not replica.in_flight:
+                replica.silence.begin()
             replica.in_flight[request.request_id] = request
             batches.setdefault(replica.index, []).append(request)
         for index, batch in batches.items():
@@ -88,17 +93,17 @@ class VllmEngine:
         """Returns finished requests.
 
         Raises WorkerDiedError when replicas died more often than may be chance, WorkerFailedError when the
-        last of these deaths was an error, or a replica refused to start.
+        last of these deaths was an error, or a replica refused to start, WorkerHungError when one hangs.
         """
         while not self._finished and any(replica.in_flight for replica in self._replicas):
             self._make_ready()
             busy = [replica for replica in self._replicas if replica.in_flight]
-            ready = ready_of([replica.worker.connection for replica in busy], PATIENCE)
-            if not ready:
-                self._restart(busy[0], busy[0].worker.death("finished nothing for too long"))
+            ready = ready_of([replica.worker.connection for replica in busy], TICK)
             for replica in busy:
                 if replica.worker.connection in ready:
                     self._take(replica)
+                elif replica.silence.seconds() > (limit := limit_of("generate")):
+                    raise hung([replica.worker], limit, "generate")
         finished, self._finished = self._finished, []
         return finished
 
@@ -133,7 +138,7 @@ class VllmEngine:
             for replica in awake:
                 if replica.state == "ready":  # else it died, is starting again, and has another turn
                     with self._surviving(replica):
-                        replica.worker.receive(PATIENCE)
+                        replica.worker.receive(limit_of("sleep"), "sleep")
                         replica.state = "asleep"
 
     def close(self) -> None:
@@ -167,13 +172,13 @@ class VllmEngine:
         while replica.state != "ready":
             with self._surviving(replica):
                 if replica.state == "starting":
-                    replica.worker.receive(PATIENCE)
+                    replica.worker.receive(limit_of("start"), "start")
                     # It starts with the weights of the folder.
                     replica.state = "ready" if self._weights == str(self._folder) else "stale"
                 if replica.state in ("stale", "asleep"):
                     self._load(replica)
                 if replica.state == "loading":
-                    replica.worker.receive(PATIENCE)
+                    replica.worker.receive(limit_of("load"), "load")
                     replica.state = "ready"
                 if replica.state == "ready" and replica.in_flight:
                     replica.worker.send(("submit", list(replica.in_flight.values())))
@@ -195,6 +200,7 @@ class VllmEngine:
         generations: list[Generation] = []
         with self._surviving(replica):
             generations = replica.worker.receive()
+        replica.silence.begin()
         for generation in generations:
             del replica.in_flight[generation.request_id]
         self._finished.extend(generations)
@@ -211,11 +217,12 @@ class VllmEngine:
         """Starts a dead replica again; what it had in flight is asked again with the same seeds."""
         # One that refused to start would only refuse again, minutes later.
         refused = replica.state == "starting" and isinstance(error, WorkerFailedError)
-        if refused or self._restarts_left == 0:
+        if refused or isinstance(error, WorkerHungError) or self._restarts_left == 0:
             raise error
         self._restarts_left -= 1
         replica.worker.close()
         replica.worker = self._start(replica.index)
+        replica.silence = Silence([replica.worker.signs])
         replica.state = "starting"
 
 

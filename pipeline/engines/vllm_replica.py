@@ -8,8 +8,10 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Literal
 
+from pipeline.artifacts.failpoints import failpoint
 from pipeline.engines.protocol import Generation, GenerationRequest
 from pipeline.engines.vllm_options import BLOCK_SIZE, VllmOptions
+from pipeline.processes.life import sign_of_life
 from pipeline.processes.shared_weights import Layout, read_shared
 from pipeline.processes.worker import connect_to_parent
 
@@ -92,10 +94,13 @@ class Replica:
         while True:
             while not self._stops or self._connection.poll():
                 self._hear(*self._connection.recv())
+            failpoint("replica.step")
             if finished := [output for output in self._engine.step() if output.finished]:
                 self._answers.put([self._generation(output) for output in finished])
+            sign_of_life("a step of the engine")
 
     def _hear(self, kind: str, content: Any) -> None:
+        failpoint(f"replica.{kind}")
         if kind == "submit":
             for request in content:
                 self._add(request)

@@ -13,8 +13,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.life import Silence, limit_of, sign_of_life
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError, hung
 
 TICK = 0.2  # seconds between two looks at the workers, and between two words of a worker on how far it is
 MAX_DEATHS = 3  # of workers, that a pool survives
@@ -26,6 +28,7 @@ class _Desk:
     """A worker, and the job (its place, itself) that it does."""
 
     worker: Worker
+    silence: Silence  # since it was hired, given its job, or heard
     ready: bool = False
     job: tuple[int, Any] | None = None
 
@@ -57,7 +60,8 @@ class Pool:
 
         `on_tick` is called several times a second with the number of items that are done since; what it
         raises ends the jobs that are being done. A job's ConfigError or ArtifactError is raised as it is, any
-        other error as WorkerFailedError. Raises WorkerDiedError when more workers died than a pool survives.
+        other error as WorkerFailedError. Raises WorkerDiedError when more workers died than a pool survives,
+        WorkerHungError when one gives no sign of life.
         """
         source = enumerate(jobs)
         self._drawn = self._due = 0
@@ -86,7 +90,8 @@ class Pool:
     def _hire(self) -> _Desk:
         name = f"{self._name} {self._started}"
         log = self._log_folder and self._log_folder / f"{name.replace(' ', '-')}.log"
-        desk = _Desk(Worker(self._module, name, env=self._env, log=log))
+        worker = Worker(self._module, name, env=self._env, log=log)
+        desk = _Desk(worker, Silence([worker.signs]))
         self._desks.append(desk)
         self._started += 1
         return desk
@@ -112,6 +117,7 @@ class Pool:
 
     def _begin(self, desk: _Desk) -> None:
         if desk.ready and desk.job is not None:
+            desk.silence.begin()
             with self._surviving(desk):
                 desk.worker.send(desk.job[1])
 
@@ -119,8 +125,12 @@ class Pool:
         """Takes what workers have to say; returns how many items they have finished."""
         items = 0
         desk_of = {desk.worker.connection: desk for desk in self._desks}
-        for connection in wait(list(desk_of), timeout):
-            desk = desk_of[connection]  # type: ignore[index]
+        ready = wait(list(desk_of), timeout)
+        for connection, desk in desk_of.items():
+            if connection not in ready:
+                self._refuse_silence(desk)
+                continue
+            desk.silence.begin()
             kind, content = "died", None
             with self._surviving(desk):
                 kind, content = desk.worker.receive()
@@ -136,6 +146,12 @@ class Pool:
                 self._begin(desk)
         return items
 
+    def _refuse_silence(self, desk: _Desk) -> None:
+        """Raises WorkerHungError if it should work and gives no sign of life."""
+        doing = "its work" if desk.ready else "start"
+        if (desk.job is not None or not desk.ready) and desk.silence.seconds() > limit_of(doing):
+            raise hung([desk.worker], limit_of(doing), doing)
+
     @contextmanager
     def _surviving(self, desk: _Desk) -> Iterator[None]:
         """Has another worker do the job of this one if it is killed in the block."""
@@ -145,7 +161,7 @@ class Pool:
             desk.worker.close()
             self._desks.remove(desk)
             self._deaths += 1
-            if isinstance(error, WorkerFailedError) or self._deaths > MAX_DEATHS:
+            if isinstance(error, WorkerFailedError | WorkerHungError) or self._deaths > MAX_DEATHS:
                 raise
             if desk.job is not None:
                 self._again.append(desk.job)
@@ -168,6 +184,7 @@ def serve(connection: Connection, do: Callable[[Any, Callable[[], None]], Any]) 
     def one_more() -> None:
         nonlocal items
         items += 1
+        sign_of_life("an item")
         if time.monotonic() - said > TICK:
             say()
 
@@ -177,6 +194,7 @@ def serve(connection: Connection, do: Callable[[Any, Callable[[], None]], Any]) 
             job = connection.recv()
         except EOFError:
             sys.exit(0)
+        failpoint("pool.job")
         try:
             answer = ("done", do(job, one_more))
         except (ConfigError, ArtifactError) as error:

@@ -8,25 +8,46 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any
 
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.processes.life import (
+    TICK,
+    Sign,
+    Signs,
+    Silence,
+    limit_of,
+    log_folder,
+    sign_of_life,
+    take_signs,
+)
 
 _LOG_LINES = 12  # of a dead worker, in the error message
+_STACKS = signal.SIGUSR2  # makes a worker write the stacks of its threads into its log
+_STACKS_SECONDS = 3.0  # that it may take for it
+_STACK = b"most recent call first"  # in the line above a stack; the main thread's comes last
+_STATES = {"R": "running", "S": "waiting", "D": "waiting for a device", "T": "stopped"}
 _PARENT = "VDAPO_PARENT_PID"
 
 
 class WorkerDiedError(ArtifactError):
     """A child process was ended while it was needed. Exit code 75: what is committed stays, run again."""
+
+
+class WorkerHungError(WorkerDiedError):
+    """A child process gave no sign of life for too long, and was killed. Exit code 75, at once."""
 
 
 class WorkerFailedError(WorkerDiedError):
@@ -38,7 +59,8 @@ class Worker:
 
     It has a session of its own, so a Ctrl-C meant for the stage does not reach it, and the kernel kills it
     when the stage dies. The module calls `connect_to_parent` first. `env` is set over this process's
-    environment. The output goes to the file `log`, or is kept as long as the process lives.
+    environment. The output goes to the file `log`, else to one of its name among the logs of the stage's
+    start; without a stage it is kept as long as the process lives.
     """
 
     def __init__(
@@ -46,11 +68,11 @@ class Worker:
     ) -> None:
         self.name = name
         self.connection, theirs = Pipe()  # to wait on; `send` and `receive` do the rest
-        self._log_path = log
-        self._log = tempfile.TemporaryFile() if log is None else log.open("w+b")  # noqa: SIM115 - lives as long
+        self.signs = Signs()
+        self._log_path, self._log = _opened(name, log)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-m", module, str(theirs.fileno()), str(self.signs.descriptor)],
+            pass_fds=[theirs.fileno(), self.signs.descriptor],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -58,6 +80,7 @@ class Worker:
             env={**os.environ, **(env or {}), _PARENT: str(os.getpid())},
         )
         theirs.close()
+        self.signs.close()
         self._finalizer = weakref.finalize(self, _end, self._process, self._log)
 
     @property
@@ -66,23 +89,42 @@ class Worker:
         return self._process.pid
 
     def send(self, message: Any) -> None:
-        """Sends a message. Raises WorkerDiedError."""
-        try:
-            self.connection.send(message)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise self.death() from error
+        """Sends a message. Raises WorkerDiedError, WorkerHungError where it is too large to wait unread."""
+        failures: list[Exception] = []
 
-    def receive(self, timeout: float | None = None) -> Any:
-        """Returns the next message; a worker that is silent for more than `timeout` seconds is killed.
+        def pass_on() -> None:
+            try:
+                self.connection.send(message)
+            except Exception as error:
+                failures.append(error)
 
-        Raises WorkerDiedError if it was killed, WorkerFailedError if it ended itself over an error.
+        # A pipe holds some 200 KB: with more, `send` waits until a worker reads that may never read again.
+        sending = threading.Thread(target=pass_on, daemon=True)
+        sending.start()
+        silence, limit = Silence([self.signs]), limit_of("receive")
+        while sending.is_alive():
+            sending.join(TICK)
+            if silence.seconds() > limit and sending.is_alive():
+                raise hung([self], limit, "receiving a message")
+        for error in failures:
+            if isinstance(error, BrokenPipeError | ConnectionResetError):
+                raise self.death() from error
+            raise error
+
+    def receive(self, limit: float | None = None, doing: str = "its work") -> Any:
+        """Returns the next message; a worker without a sign of life for `limit` seconds is killed.
+
+        Raises WorkerDiedError if it was killed, WorkerFailedError if it ended itself over an error,
+        WorkerHungError, which says what it was `doing`.
         """
+        silence = Silence([self.signs])
         try:
-            if self.connection.poll(timeout):
-                return self.connection.recv()
+            while not self.connection.poll(None if limit is None else TICK):
+                if limit is not None and silence.seconds() > limit:
+                    raise hung([self], limit, doing)
+            return self.connection.recv()
         except (EOFError, ConnectionResetError) as error:
             raise self.death() from error
-        raise self.death(f"did not answer within {timeout:.0f} s")
 
     def death(self, why: str | None = None) -> WorkerDiedError:
         """Ends what is left of the process; returns the error that tells what it last said.
@@ -112,14 +154,25 @@ class Worker:
         )
 
     def _last_words(self) -> str:
-        """Returns the last lines of its output."""
+        """Returns the last lines of its output; of a stack, its innermost ones."""
         if self._log.closed:
             return "  (nothing)"
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - 16384))
-        lines = self._log.read().decode("utf-8", "replace").splitlines()
-        words = "\n".join(f"  {line}" for line in lines[-_LOG_LINES:]) or "  (nothing)"
+        _, stack, last = self._log.read().rpartition(_STACK)
+        lines = last.decode("utf-8", "replace").splitlines()
+        lines = lines[1 : 1 + _LOG_LINES] if stack else lines[-_LOG_LINES:]
+        words = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
         return words if self._log_path is None else f"{words}\n  (all of them: {self._log_path})"
+
+    def _size_of_log(self) -> int:
+        return os.fstat(self._log.fileno()).st_size
+
+    def _state(self) -> str:
+        """Returns what the kernel says of the process."""
+        with contextlib.suppress(OSError, LookupError):
+            return _STATES[Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]]
+        return "gone"
 
     def close(self, grace: float = 5.0) -> None:
         """Ends the process and everything it started, after `grace` seconds at most; idempotent."""
@@ -142,6 +195,62 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None) -> None:
         log.close()
 
 
+def _opened(name: str, path: Path | None) -> tuple[Path | None, IO[bytes]]:
+    """Returns the file of a worker's output, and where it is; one of the same name is never overwritten."""
+    if path is not None:
+        return path, path.open("w+b")
+    if (folder := log_folder()) is None:
+        return None, tempfile.TemporaryFile()
+    for ending in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = folder / f"{name.replace(' ', '-')}{ending}.log"
+        with contextlib.suppress(FileExistsError):
+            return path, path.open("x+b")
+    raise FileExistsError(f"{path}: a thousand workers of that name have kept their logs there")
+
+
+def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError:
+    """Kills workers that wait for each other; returns the error that names the one that is behind.
+
+    Behind is who is stopped, else who has done the fewest pieces of work, else who signed first. Their
+    stacks are in their logs.
+    """
+    states, signs = [w._state() for w in workers], [w.signs.last() for w in workers]
+    sizes = [w._size_of_log() for w in workers]
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, _STACKS)
+    until = time.monotonic() + _STACKS_SECONDS
+    while time.monotonic() < until and any(
+        worker._size_of_log() == size
+        for worker, size, state in zip(workers, sizes, states, strict=True)
+        if state != "stopped"
+    ):
+        time.sleep(0.05)
+    time.sleep(0.2)  # a stack is written line by line
+    at = min(range(len(workers)), key=lambda i: (states[i] != "stopped", signs[i].number, signs[i].time))
+    for worker in workers:
+        _end(worker._process, None)
+    all_of_them = "; ".join(
+        f"{worker.name}: {_said(state, sign)}"
+        for worker, state, sign in zip(workers, states, signs, strict=True)
+    )
+    behind = workers[at]
+    return WorkerHungError(
+        f"{behind.name} (process {behind.pid}) gave no sign of life for {limit:.0f} s in {doing}: "
+        f"{_said(states[at], signs[at])}. "
+        + (f"All that waited were killed ({all_of_them}). " if len(workers) > 1 else "It was killed. ")
+        + f"Where it was:\n{behind._last_words()}\n"
+        "What was committed stays. Next: the same command again; if it is only slow, with run.patience=4",
+        code=ExitCode.STOPPED,
+    )
+
+
+def _said(state: str, sign: Sign) -> str:
+    """Returns what is known of a worker that hangs."""
+    number, _, after = sign
+    return f"{state}, " + (f"last sign after {after}, number {number}" if number else "no sign yet")
+
+
 _GUARDS: list[subprocess.Popen[bytes]] = []  # this worker's own; kept, since nobody waits for it
 
 # Waits for its parent's death and kills what is left of the process group.
@@ -162,6 +271,9 @@ def connect_to_parent() -> Connection:
     What the worker starts itself dies with it, however it dies: a guard in its process group sees to that.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    faulthandler.register(_STACKS)
+    take_signs(int(sys.argv[2]))
+    sign_of_life("its imports")
     if os.getppid() != int(os.environ.pop(_PARENT)):
         sys.exit("the parent process has ended")
     guard = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())]

@@ -106,6 +106,25 @@ def curves(
     return draw(name, paint)
 
 
+def stacked(
+    name: str, entries: Sequence[Mapping[str, Any]], parts: Sequence[str], *, x: str, y_label: str
+) -> str:
+    """Returns the parts of each entry on top of each other, as a bar at its `x`; "" without entries."""
+    if not entries:
+        return ""
+
+    def paint(axes: Any) -> None:
+        at, below = [entry[x] for entry in entries], np.zeros(len(entries))
+        for place, part in enumerate(parts):
+            height = np.array([entry[part] for entry in entries], dtype=float)
+            axes.bar(at, height, bottom=below, width=0.9, color=_COLOURS[place % len(_COLOURS)], label=part)
+            below += height
+        axes.set(xlabel=x, ylabel=y_label)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+
+    return draw(name, paint)
+
+
 def reliability(
     name: str,
     bins: Sequence[Mapping[str, Any]],

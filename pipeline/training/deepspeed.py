@@ -15,6 +15,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.artifacts.checkpoints import FileFacts
+from pipeline.hardware import GpuUse
 from pipeline.models.folder import FILE_SIZE
 from pipeline.processes.shared_weights import Files, Layout, SharedWeights, read_shared
 from pipeline.training.deepspeed_config import is_half
@@ -167,6 +168,10 @@ class DeepSpeedTrainer:
         if not self._offloaded:
             self._ranks.tell("offload")
             self._offloaded = True
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what each rank took of its GPU; see `Trainer`."""
+        return list(chain(*self._ranks.tell("gpu_use")))  # wherever its part lies
 
     def close(self) -> None:
         """Ends the ranks; idempotent."""

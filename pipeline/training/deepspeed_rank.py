@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from transformers.initialization import no_init_weights
 
+from pipeline.hardware import GpuUse, gpu_use
+from pipeline.processes.life import sign_of_life
 from pipeline.processes.shared_weights import Layout, read_files, read_shared
 from pipeline.training.lora import BASE, add_adapters, base_name, merged_run, without_adapters
 from pipeline.training.network import Network, adamw_groups
@@ -27,6 +29,8 @@ from pipeline.training.zero_parts import (
     save_parts,
 )
 
+EXCHANGE = timedelta(hours=12)
+"""That an exchange between ranks may take; whether they hang is for the group to say, which sees them all."""
 _PREFIX = "model."  # of the wrapped model's parameters in `Network`
 
 
@@ -52,7 +56,7 @@ class Rank:
             deepspeed.init_distributed(
                 verbose=False,
                 auto_mpi_discovery=False,
-                timeout=timedelta(seconds=setup.options.timeout),
+                timeout=EXCHANGE,
                 init_method=f"file://{meeting}",
                 rank=self._rank,
                 world_size=self._world,
@@ -107,6 +111,7 @@ class Rank:
         source, dtype = self._setup.weights, self._setup.dtype
         stored = read_shared(source) if isinstance(source, Layout) else read_files(source)
         for name, tensor in stored:
+            sign_of_life("a weight of the model")
             parameter = weights.pop(name)
             parameter.data = tensor.to(dtype).to(self._device, copy=True)
             if divide is not None:
@@ -210,12 +215,15 @@ class Rank:
             return [row for b in self._batches(share) for _, row in b.unpacked(self._engine(b))]
 
     def _batches(self, share: Sequence[Sequence[TrainingRow]]) -> Iterator[Batch]:
-        return (packed(rows, range(len(rows))).to(self._device) for rows in share)
+        for rows in share:
+            yield packed(rows, range(len(rows))).to(self._device)
+            sign_of_life("a micro-batch")
 
     def write_weights(self, layout: Layout) -> None:
         """Copies this rank's parts of the fp32 weights to their places in shared memory."""
         targets = dict(read_shared(layout))
         for name, part in self._parts(WEIGHT).items():
+            sign_of_life("a weight handed over")
             targets[name].view(-1)[part.start : part.stop] = part.values
 
     def trained_shapes(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -266,6 +274,10 @@ class Rank:
 
     def _parts(self, kind: str) -> dict[str, Part]:
         return own_parts(self._engine.optimizer, self._trained, self._rank, kind)
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what this rank took of its GPU since it was asked last."""
+        return gpu_use()
 
     def set_head_only(self, head_only: bool) -> None:
         """Lets only the head move, or everything."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from pipeline.artifacts.checkpoints import FileFacts
+    from pipeline.hardware import GpuUse
     from pipeline.training.packing import Loss
 
 
@@ -96,6 +97,9 @@ class Trainer(Protocol):
 
         Whatever needs it there next moves it back by itself; nothing that it computes changes.
         """
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what it took of each of its GPUs since it was asked last; nothing on a CPU."""
 
     def close(self) -> None:
         """Frees what it holds; idempotent."""

@@ -12,8 +12,11 @@ from typing import Any, cast
 
 import torch
 
+from pipeline.artifacts.failpoints import failpoint
+from pipeline.errors import disk_error
+from pipeline.processes.life import TICK, Silence, limit_of, sign_of_life
 from pipeline.processes.shared_weights import Files, Layout
-from pipeline.processes.worker import Worker, connect_to_parent
+from pipeline.processes.worker import Worker, connect_to_parent, hung
 
 ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables that set torch's allocator; the first wins."""
@@ -25,13 +28,11 @@ class DeepSpeedOptions:
 
     Attributes:
         config: DeepSpeed's own configuration, see `deepspeed_config`.
-        timeout: seconds an update, and each exchange between ranks in it, may take until they count as hung.
     """
 
     num_ranks: int = 1  # processes, one GPU each
     config: Mapping[str, Any] = field(default_factory=lambda: {"zero_optimization": {"stage": 2}})
     threads: int = 0  # of each rank; 0 is an even share of the cores
-    timeout: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,11 @@ class RankSetup:
 class RankGroup:
     """Ranks in processes of their own, `workers`, in order of rank; all are ready once it is made.
 
-    Every call raises WorkerDiedError: of the rank that failed first, which makes the others fail, or of one
-    that was silent for too long.
+    Every call raises WorkerDiedError, of the rank that failed first, which makes the others fail;
+    WorkerHungError when all that still work give no sign of life; a rank's OSError where a disk is full.
     """
 
     def __init__(self, setup: RankSetup) -> None:
-        self._timeout = setup.options.timeout
         # Ranks meet in a file of their own, where torch would want a port that others may take.
         self._meeting = os.memfd_create("vdapo-ranks")
         self.workers: list[Worker] = []
@@ -71,7 +71,7 @@ class RankGroup:
                 self.workers.append(worker)
             for worker in self.workers:
                 worker.send((setup, f"/proc/{os.getpid()}/fd/{self._meeting}"))
-            self._answers()
+            self._answers("start")
         except BaseException:
             self.close()
             raise
@@ -84,7 +84,7 @@ class RankGroup:
         """Calls a method of every rank with arguments of its own; returns their answers, in order."""
         for worker, mine in zip(self.workers, arguments, strict=True):
             worker.send((method, mine))
-        return self._answers()
+        return self._answers(method)
 
     def close(self) -> None:
         """Ends the ranks; idempotent."""
@@ -94,15 +94,15 @@ class RankGroup:
             os.close(self._meeting)
             self._meeting = -1
 
-    def _answers(self) -> list[Any]:
+    def _answers(self, method: str) -> list[Any]:
         answers: dict[int, Any] = {}
         waiting = {rank.connection: place for place, rank in enumerate(self.workers)}
-        deadline = time.monotonic() + self._timeout
+        # One that waits for the others is silent with reason, as long as any of them works.
+        silence, limit = Silence([rank.signs for rank in self.workers]), limit_of(method)
         while waiting:
-            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
-            if not ready:
-                silent = self.workers[min(waiting.values())]
-                raise silent.death(f"did not answer within {self._timeout:.0f} s")
+            ready = wait(list(waiting), TICK)
+            if not ready and silence.seconds() > limit:
+                raise hung([self.workers[place] for place in waiting.values()], limit, method)
             failures = []  # when, which rank
             for connection in cast("list[Connection]", ready):
                 place = waiting.pop(connection)
@@ -110,6 +110,10 @@ class RankGroup:
                     kind, answers[place] = connection.recv()
                 except (EOFError, OSError):  # killed, perhaps in mid-sentence: not by what others did
                     kind, answers[place] = "failed", 0.0
+                if kind == "refused":
+                    for worker in self.workers:
+                        worker.close(grace=0.0)  # the others may wait for it
+                    raise answers[place]
                 if kind == "failed":
                     failures.append((answers[place], place))
             if failures:
@@ -125,7 +129,16 @@ def serve(make_rank: Callable[..., Any]) -> None:
         connection.send(("ready", None))
         while True:
             method, arguments = connection.recv()
-            connection.send(("done", getattr(rank, method)(*arguments)))
+            try:
+                failpoint(f"rank{os.environ['RANK']}.{method}")
+                sign_of_life("a call")  # so that one that never began it is behind
+                answer = getattr(rank, method)(*arguments)
+            except Exception as error:
+                if (known := disk_error(error)) is None:
+                    raise
+                connection.send(("refused", known))
+                continue
+            connection.send(("done", answer))
     except EOFError:
         sys.exit(0)
     except Exception:

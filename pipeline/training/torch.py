@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from pipeline.artifacts.checkpoints import FileFacts
 from pipeline.errors import ArtifactError
+from pipeline.hardware import GpuUse, gpu_use
 from pipeline.models.folder import FILE_SIZE
 from pipeline.training.lora import add_adapters, merged_weights, without_adapters
 from pipeline.training.network import HEAD, Head, Network, adamw_groups
@@ -178,6 +179,10 @@ class TorchTrainer:
             self._home = self._device
             self._move(torch.device("cpu"))
             torch.cuda.empty_cache()  # else the allocator keeps what was freed from the engine beside it
+
+    def gpu_use(self) -> list[GpuUse]:
+        """Returns what this process took of its GPU; see `Trainer`."""
+        return gpu_use()
 
     def close(self) -> None:
         """Leaves the GPU; the model stays, it is the caller's."""

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from pipeline.artifacts.checkpoints import PART_BYTES
 from pipeline.artifacts.disk import made_durable
 from pipeline.errors import ArtifactError
+from pipeline.processes.life import sign_of_life
 
 WEIGHT = "weight"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -88,6 +89,7 @@ def save_parts(folder: Path, parts: Mapping[str, Part], prefix: str) -> dict[str
         starts = {name: str(part.start) for name, part in some.items()}
         save_file({name: part.values.cpu() for name, part in some.items()}, path, metadata=starts)
         files[path.name] = made_durable(path)
+        sign_of_life("a part saved")
     return files
 
 
@@ -112,6 +114,7 @@ def load_parts(folder: Path, parts: Mapping[str, Part]) -> None:
         with safe_open(path, "pt") as tensors:
             starts = tensors.metadata() or {}
             for name in parts.keys() & tensors.keys() & starts.keys():
+                sign_of_life("a part loaded")
                 part, stored, first = parts[name], tensors.get_slice(name), int(starts[name])
                 low, high = max(part.start, first), min(part.stop, first + stored.get_shape()[0])
                 if low < high:

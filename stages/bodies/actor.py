@@ -1,6 +1,6 @@
 """The actor's body: iterations from the last checkpoint on, and refreshes of the critic between them."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from critics.drift.state import DriftState
@@ -18,11 +18,12 @@ from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.cards import serve_folder, write_actor_card
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.iteration import Iterations
-from stages.wiring.learner import ActorState, Learner, held
+from stages.wiring.learner import ActorState, held
 from stages.wiring.refresh import critic_folder, policy_folder, refreshed
 from stages.wiring.refusals import check_critic, override_words
 from stages.wiring.safety_stops import refuse_unsafe
-from stages.wiring.sampling import Sampling, first_try, strip_of
+from stages.wiring.sampling import PARTS, Sampling, first_try, strip_of
+from stages.wiring.time_split import time_split
 from stages.wiring.watch import Watch
 
 
@@ -40,14 +41,15 @@ def make(start: Start[Config], work: Work) -> None:
             break
         drift = refreshed(state.drift, start.config, *policy, work.contexts, start.say, start.stop_if_asked)
         state, found = replace(state, drift=drift), start.checkpoints.latest()
+    history = read_metrics(start.folder / "metrics.jsonl")
     report = actor_report(
-        read_metrics(start.folder / "metrics.jsonl"),
+        history,
         planned=start.shards.plan.estimate["updates"],
         refreshes=state.drift.refresh_runs,
         refused_refreshes=state.drift.refused_runs,
         critic_gate=work.stamp,
         last_look=first_try(looks),
-    )
+    ) | {"time": time_split(history)}
     start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
     start.finish(report=report, more_tables=((LOOKS, looks_table(looks)),))
 
@@ -95,11 +97,11 @@ def _trained(
         )
         iterations = Iterations(
             learner=learner,
-            sampling=sampling,
+            sampling=learner.pace.timed(sampling, **PARTS),
             watch=watch,
             credit=work.credit,
             settings=settings,
-            shards=start.shards,
+            shards=learner.pace.timed(start.shards, commit="commit"),
             log=start.metrics,
             show=start.samples,
             half_precision="bfloat16" in (start.config.engine.dtype, start.config.training.dtype),
@@ -111,16 +113,16 @@ def _trained(
                     state = iterations.next(state)
                 except StopRequested:
                     learner.team.hands.close()  # what is in flight is dropped, and its memory is free
-                    _save(start, learner, state)
+                    learner.save(start.checkpoints, state)
                     raise
                 try:
                     _refuse_unsafe(start, state)
                 except ArtifactError:
-                    _save(start, learner, state)  # with other limits it goes on from here
+                    learner.save(start.checkpoints, state)  # with other limits it goes on from here
                     raise
                 last = state.iterations == settings.num_iterations or state.drift.wants_refresh
                 if last or state.iterations % settings.checkpoint_every == 0:
-                    _save(start, learner, state)
+                    learner.save(start.checkpoints, state)
                 advance(1)
         if state.iterations < settings.num_iterations:
             digest = weights_digest(learner.trainer.weights())
@@ -138,7 +140,3 @@ def _trained(
 def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:
     history, done = read_metrics(start.folder / "metrics.jsonl"), state.iterations
     refuse_unsafe([x for x in history if x.get("iteration", done) < done], limits=start.config.actor.stops)
-
-
-def _save(start: Start[Config], learner: Learner, state: ActorState) -> None:
-    start.checkpoints.save(learner.trainer.num_updates, learner.save_checkpoint, asdict(state))

@@ -16,7 +16,7 @@ from env.catalog import offer_of
 from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_tokenizer
 from stages.settings import Config
-from stages.wiring.build import make_trainer
+from stages.wiring.build import make_trainer, pace_of
 from stages.wiring.critic_data import fit_settings
 
 
@@ -25,13 +25,15 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
     settings, family = start.config.critic, start.config.tasks.environment
     data, trunk = work
     how = fit_settings(settings)
-    trainer: Any = make_trainer(
+    model, pace = make_critic(trunk), pace_of(start.config)
+    made = make_trainer(
         start.config,
-        make_critic(trunk),
+        model,
         head="critic",
         learning_rate=lambda done: settings.learning_rate,  # `fit` sets its own schedule
         weight_decay=WEIGHT_DECAY,
     )
+    trainer = pace.trainer(made, model.config, "critic")
     evaluations = start.folder / "_evaluations"  # weights that may still become the best
     state: dict[str, Any] | None = None
     if found := start.checkpoints.latest():
@@ -53,7 +55,7 @@ def make(start: Start[Config], work: tuple[FitData, Path]) -> None:
             start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {"fit": now})
 
         def on_update(metrics: dict[str, float]) -> None:
-            start.metrics(metrics)
+            start.metrics(metrics | pace.lap())
             advance(1)
             start.stop_if_asked()
 

@@ -23,7 +23,7 @@ from pipeline.training.rows import sft_rows
 from pipeline.types import Task
 from stages.settings import Config, Sft
 from stages.settings.sft import VOCAB_SIZE
-from stages.wiring.build import limit_threads, make_trainer, tiny_shape
+from stages.wiring.build import limit_threads, make_trainer, pace_of, tiny_shape
 from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, that_fit
 from stages.wiring.sft_recorded import recorded_demonstrations
 
@@ -81,13 +81,15 @@ def make(start: Start[Config], train: list[Task]) -> None:
     model, tokenizer = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
     encoded = that_fit(start, encoded)
-    trainer = make_trainer(
+    pace = pace_of(start.config)
+    made = make_trainer(
         start.config,
         model,
         head="policy",
         learning_rate=lambda done: learning_rate(done, settings),
         weight_decay=WEIGHT_DECAY,
     )
+    trainer = pace.trainer(made, model.config)
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
 
@@ -106,7 +108,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
             failpoint("sft.update.before")
             metrics = trainer.update(rows, sft_loss)
             failpoint("sft.update.after")
-            start.metrics({"update": trainer.num_updates, **metrics})
+            start.metrics({"update": trainer.num_updates, **metrics, **pace.lap()})
             done = trainer.num_updates
             if done == settings.num_updates or done % settings.checkpoint_every == 0:
                 save()

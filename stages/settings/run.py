@@ -16,6 +16,13 @@ class Run(Section):
     tracking: Literal["none", "wandb"] = runtime(
         "none", "gets metrics, sample rollouts and reports too; offline unless WANDB_MODE is set"
     )
+    patience: float = runtime(
+        1.0,
+        "times the seconds without a sign of life after which a rank, replica or player counts as hung "
+        "(docs/launch.md): more where disks or a machine are slow",
+        gt=0,
+        advanced=True,
+    )
     held_out: tuple[str, ...] | None = setting(
         None,
         "splits to evaluate on, each once; the critic is audited on those of unseen clusters; null: val and "

@@ -7,6 +7,7 @@ from pipeline.report import Drawing, Section, Text, page, plots, readings
 from stages.wiring.actor_curves import learning_curve, reliance_curve, spent_curve
 from stages.wiring.refusals import override_words
 from stages.wiring.safety_stops import kl_to_start
+from stages.wiring.time_split import time_curve
 
 DRIFT = "critic_drift/"
 LEARNING = {
@@ -67,14 +68,13 @@ def actor_report(
 
     An entry's `kl` is the KL to the starting policy of what sampled the iteration, if the loss measures one.
     """
-    is_measured = kl_to_start(history) is not None
     looks = [entry for entry in history if "rollouts/count" in entry]
     drift = [
         {"iteration": look["iteration"]} | found
         for look in looks
         if (found := {name.removeprefix(DRIFT): x for name, x in look.items() if name.startswith(DRIFT)})
     ]
-    for entry in drift if is_measured else ():
+    for entry in drift if kl_to_start(history) is not None else ():
         before = [line for line in history if line["iteration"] < entry["iteration"]]
         entry["kl"] = kl_to_start(before) or 0.0
     return {
@@ -105,7 +105,7 @@ def actor_page(report: Mapping[str, Any]) -> str:
         Drawing(plots.curves(measures[0], drift, measures, x="iteration", y_label=y, level=0.0), caption)
         for measures, (y, caption) in DRAWINGS.items()
     ]
-    curves = [learning_curve(report), spent_curve(report), reliance_curve(report)]
+    curves = [learning_curve(report), spent_curve(report), reliance_curve(report), time_curve(report)]
     ends: dict[str, dict[str, str]] = {"first": {}, "last": {}}
     for name in READINGS:
         if found := [entry for entry in drift if isinstance(entry.get(name), int | float)]:

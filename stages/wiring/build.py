@@ -17,6 +17,7 @@ from pipeline.engines.vllm import VllmEngine, VllmOptions
 from pipeline.errors import ConfigError
 from pipeline.models.policy import Policy
 from pipeline.models.tiny import TinyShape
+from pipeline.pace import Pace
 from pipeline.training import Trainer
 from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.deepspeed_config import deepspeed_config
@@ -105,6 +106,15 @@ def make_policy_trainer(config: Config, policy: Policy, **options: Any) -> Train
     if config.training.backend == "deepspeed" and (files := policy.files) is not None:
         return make_trainer(config, policy.unread(), head="policy", files=files, **options)
     return make_trainer(config, replace(policy).model, head="policy", **options)  # not read yet
+
+
+def pace_of(config: Config) -> Pace:
+    """Returns what times the work of a stage, and counts it against the peak of its GPUs."""
+    return Pace(
+        config.hardware.num_gpus,
+        half_precision=config.training.dtype == "bfloat16",
+        adapters=getattr(config.training, "lora_rank", 0) > 0,
+    )
 
 
 def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:

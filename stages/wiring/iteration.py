@@ -64,7 +64,8 @@ class Iterations:
         if rule != "none":
             found["tasks/skipped"] = float(len(self.sampling.tasks) - len(tasks))
             state = replace(state, history=visited(state.history, batch.rollouts, number))
-        self.log(found | {"seconds": time.monotonic() - clock})
+        found["seconds"] = time.monotonic() - clock
+        self.log(found | self.learner.pace.lap(int(found["rollouts/sampled_tokens"])))
         return replace(state, iterations=number + 1)
 
     def _sampled(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -13,16 +13,17 @@ from critics.frozen.critic import FrozenCritic
 from critics.frozen.model import make_critic
 from env.play.team import Team
 from env.play.units import PART_EPISODES
-from pipeline.artifacts.checkpoints import FileFacts
+from pipeline.artifacts.checkpoints import Checkpoints, FileFacts
 from pipeline.credit import Credit
 from pipeline.credit.history import History
 from pipeline.engines.gpu_sharing import Turns
 from pipeline.models.policy import Policy, weights_digest
+from pipeline.pace import Pace
 from pipeline.training import Trainer
 from pipeline.training.protocol import Scorer, Unadapted
 from pipeline.types import Rollout
 from stages.settings import Config
-from stages.wiring.build import load_critic, make_policy_trainer, make_trainer
+from stages.wiring.build import load_critic, make_policy_trainer, make_trainer, pace_of
 from stages.wiring.hands import Recipe, make_hands
 from stages.wiring.player import Seat
 
@@ -55,9 +56,14 @@ class Learner:
     team: Team
     critic: FrozenCritic | None
     online: OnlineCritic | None
+    pace: Pace
 
-    def save_checkpoint(self, folder: Path) -> FileFacts:
-        """Writes all that is trained; returns what `Trainer.save_checkpoint` does."""
+    def save(self, checkpoints: Checkpoints, state: ActorState) -> None:
+        """Saves all that is trained, and the state beside it."""
+        with self.pace.clock.at("save"):
+            checkpoints.save(self.trainer.num_updates, self._write, asdict(state))
+
+    def _write(self, folder: Path) -> FileFacts:
         files = dict(self.trainer.save_checkpoint(folder))
         if self.online is not None:
             of_head = self.online.trainer.save_checkpoint(folder / VALUE_HEAD)
@@ -66,8 +72,9 @@ class Learner:
 
     def synced(self) -> Team:
         """Returns the team of the trainer's present weights, under their digest."""
-        weights = self.trainer.weights()
-        return self.team.with_weights(weights, weights_digest(weights))
+        with self.pace.clock.at("hand_off"):
+            weights = self.trainer.weights()
+            return self.team.with_weights(weights, weights_digest(weights))
 
 
 @contextmanager
@@ -82,15 +89,16 @@ def held(
     stored: Sequence[Rollout] = (),  # that a new value head learns from first
 ) -> Iterator[Learner]:
     """Holds a learner that starts from a policy, and gives the memory of everything in it back at the end."""
-    settings, turns = config.actor, Turns(config.engine.shared_gpus)
+    settings, pace = config.actor, pace_of(config)
+    turns = Turns(config.engine.shared_gpus, pace.clock)
 
     def rate(done: int) -> float:
         return settings.learning_rate * min(1.0, (done + 1) / max(1, settings.warmup_updates))
 
     with ExitStack() as stack:
 
-        def trainer_of(make: Callable[[], Trainer]) -> Trainer:
-            trainer = turns.trainer(make)
+        def trainer_of(make: Callable[[], Trainer], head: str = "policy") -> Trainer:
+            trainer = pace.trainer(turns.trainer(make), policy.config, head)
             stack.callback(trainer.close)
             return trainer
 
@@ -100,6 +108,7 @@ def held(
         episodes = settings.tasks_per_update * settings.updates_per_iteration * draws
         hands.start(max(1, round(episodes / PART_EPISODES)))  # they load while the rest is made
         frozen = load_critic(config, critic) if critic is not None else None
+        judge = pace.timed(frozen, values="scoring", start_values="scoring", value_logits="scoring")
         if frozen is not None:
             stack.callback(frozen.close)
         trainer = trainer_of(partial(make_policy_trainer, config, policy, learning_rate=rate))
@@ -115,7 +124,8 @@ def held(
             made = trainer_of(
                 lambda: make_trainer(
                     config, make_critic(policy.folder), head="critic", learning_rate=lambda _: value_rate
-                )
+                ),
+                head="critic",
             )
             online = OnlineCritic(made, credit.view)
         if checkpoint is not None:
@@ -124,4 +134,5 @@ def held(
             online.trainer.load_checkpoint(checkpoint / VALUE_HEAD)
         elif online is not None and stored:
             online.pretrain(stored, each=episodes // settings.updates_per_iteration, seed=config.run.seed)
-        yield Learner(trainer, reference, Team(hands, Recipe(config, policy.folder)), frozen, online)
+        team = Team(hands, Recipe(config, policy.folder))
+        yield Learner(trainer, reference, team, judge, online, pace)

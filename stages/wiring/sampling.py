@@ -24,6 +24,9 @@ from stages.settings.sampling import Chain
 from stages.wiring.refusals import refuse_failing_environment
 from stages.wiring.task_order import StartValues, near_half_first
 
+PARTS = {"collect": "sampling", "look_at_val": "evaluation", "continue_all": "drift_checks"}
+"""Method -> the part of an iteration that its time belongs to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

@@ -1,6 +1,7 @@
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.processes.life import LIMIT, Scope, workers_of
 from pipeline.processes.pool import AHEAD, Pool
-from pipeline.processes.worker import WorkerDiedError, WorkerFailedError
+from pipeline.processes.worker import WorkerDiedError, WorkerFailedError, WorkerHungError
 from tests.pipeline.test_workers import eventually, is_running
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +60,30 @@ def test_a_job_that_kills_every_worker_ends_with_its_last_words_and_the_log(
         results(pool, ("die", None))
     assert str(tmp_path / "worker-") in str(raised.value)
     assert raised.value.code == ExitCode.STOPPED
+
+
+@pytest.mark.parametrize("how", ["hang", "stop"])
+def test_a_job_that_hangs_ends_all_with_a_word_on_where(
+    pool: Pool, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker would hang over it too."""
+    monkeypatch.setenv("VDAPO_FAILPOINTS", f"pool.job:2={how}")
+    pids = set(results(pool, *[("pid", None)] * 2))
+    with workers_of(Scope(None, patience=1 / LIMIT)), pytest.raises(WorkerHungError) as raised:
+        results(pool, *[("square", 3)] * 3)
+    assert "gave no sign of life for 1 s in its work" in str(raised.value)
+    assert ("stopped, last sign" if how == "stop" else "failpoints.py") in str(raised.value)
+    assert str(tmp_path / "worker-") in str(raised.value)
+    pool.close()
+    assert eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_results_that_wait_for_whoever_asked_are_no_silence(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with workers_of(Scope(None, patience=4 / LIMIT)):
+        for _ in pool.do([("square", 1)] * 4, lambda _: None):
+            time.sleep(2.5)
 
 
 def test_an_error_that_says_what_to_do_passes_as_it_is_any_other_is_a_defect(pool: Pool) -> None:

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.errors import ExitCode
+from pipeline.processes.life import LIMIT, Scope, Silence, workers_of
 from pipeline.processes.shared_weights import SharedWeights, read_shared
-from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.worker import Worker, WorkerFailedError, WorkerHungError
 
 ROOT = Path(__file__).parents[2]
 ENV = {"PYTHONPATH": str(ROOT)}
@@ -64,9 +67,52 @@ def test_a_worker_that_ends_itself_over_full_memory_is_a_defect_with_advice() ->
 
 def test_a_silent_worker_is_killed(worker: Worker) -> None:
     worker.send(("hang", None))
-    with pytest.raises(WorkerDiedError, match="did not answer within 1 s"):
+    with pytest.raises(WorkerHungError, match=r"(?s)no sign of life for 1 s in a nap: .*do\n") as raised:
+        worker.receive(1, "a nap")
+    assert raised.value.code == ExitCode.STOPPED
+    assert "waiting, last sign after its imports, number 1. It was killed" in str(raised.value)
+    assert "toy_worker.py" in str(raised.value)  # its stack
+    assert not is_running(worker.pid)
+
+
+def test_a_worker_that_is_stopped_is_killed_too(worker: Worker) -> None:
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.send(("pid", None))
+    with pytest.raises(WorkerHungError, match="in its work: stopped"):
         worker.receive(1)
     assert not is_running(worker.pid)
+
+
+def test_a_message_that_nobody_reads_does_not_hold_up_whoever_sends_it(worker: Worker) -> None:
+    os.kill(worker.pid, signal.SIGSTOP)
+    with workers_of(Scope(None, patience=1 / LIMIT)), pytest.raises(WorkerHungError, match="in receiving a"):
+        worker.send(("say", "x" * 10**7))
+    assert not is_running(worker.pid)
+
+
+def test_what_cannot_be_sent_is_said_and_the_worker_goes_on(worker: Worker) -> None:
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+        worker.send(("say", lambda: None))
+    assert ask(worker, "say", "y" * 10**6) == "y" * 10**6
+
+
+def test_a_worker_that_goes_on_working_may_take_any_time(worker: Worker) -> None:
+    worker.send(("square", -40))  # 40 items of a tenth of a second each
+    silence = Silence([worker.signs])
+    while (answer := worker.receive(3))[0] == "items":
+        assert silence.seconds() < 3
+    assert answer == ("done", 1600)
+
+
+def test_workers_of_a_stage_keep_their_logs_apart(tmp_path: Path) -> None:
+    with workers_of(Scope(tmp_path)):
+        workers = [started("rank 0", says) for says in ("first", "second")]
+    for worker in workers:
+        worker.close()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "rank-0.log": "first\n",
+        "rank-0-2.log": "second\n",
+    }
 
 
 def test_closing_ends_the_worker_and_what_it_started(worker: Worker) -> None:

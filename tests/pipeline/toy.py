@@ -26,6 +26,7 @@ class Run(Section):
     seed: int = 0
     data_dir: str = runtime("data", description="where")
     tracking: Literal["none", "wandb"] = runtime("none", description="service")
+    patience: float = runtime(1.0, description="times")
 
 
 class Source(Section):

@@ -18,7 +18,8 @@ from pipeline.processes.worker import connect_to_parent
 def do(job: tuple[str, Any], one_more: Callable[[], None]) -> Any:
     kind, content = job
     if kind == "square":
-        for _ in range(content):
+        for _ in range(abs(content)):
+            time.sleep(0.1 * (content < 0))
             one_more()
         return content**2
     if kind == "die once" and not Path(content).exists():

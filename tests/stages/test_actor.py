@@ -230,4 +230,18 @@ def test_looks_at_val_are_kept_task_by_task_and_the_last_is_at_the_exported_weig
     rewards = [look["reward"] for look in looks if look["iteration"] == 2]
     assert actor.report["last_look"] == {"iteration": 2, "val": pytest.approx(sum(rewards) / 4)}
     lines = read_metrics(chain.run_dir / "actor" / "metrics.jsonl")
-    assert all(line["seconds"] > 0 for line in lines if "rollouts/count" in line)
+    ends = [line for line in lines if "rollouts/count" in line]
+    assert all(line["seconds"] > 0 for line in ends)
+    assert [entry["iteration"] for entry in actor.report["time"]] == [line["iteration"] for line in ends]
+    for line, entry in zip(ends, actor.report["time"], strict=True):
+        parts = {"hand_off", "evaluation", "sampling", "scoring", "logprobs", "commit", "update", "other"}
+        parts -= {"evaluation"} if "val/first_try" not in line else set()
+        assert parts <= entry.keys() <= parts | {"drift_checks", "save", "turns", "iteration"}
+        assert all(entry[part] > 0 for part in parts)
+        without_looks = sum(entry.values()) - entry["iteration"] - entry.get("evaluation", 0)
+        assert without_looks >= line["seconds"]  # which begin after the look
+        assert line["perf/sampled_tokens_per_s"] == line["rollouts/sampled_tokens"] / entry["sampling"]
+        assert line["perf/trained_tokens_per_s"] > 0
+        assert line["perf/host_peak_gib"] >= line["perf/host_gib"] > 0.1
+        assert not {name for name in line if name.startswith(("perf/mfu", "perf/gpu"))}
+    assert "Where the time went" in (actor.folder / "report.html").read_text()

@@ -1,5 +1,6 @@
 """The queue before vLLM's replicas: room, deaths, full pipes. vLLM itself is a stand-in here."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pipeline.engines.vllm
 from pipeline.config import load_config
 from pipeline.engines.vllm import MAX_RESTARTS, VllmEngine, VllmOptions
 from pipeline.errors import ConfigError, ExitCode
-from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.processes.life import LIMIT, LIMITS, Scope, workers_of
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError
 from stages.settings import Config
 from tests.pipeline.engines.helpers import answers, ask
 
@@ -81,6 +83,42 @@ def test_a_replica_that_refuses_to_start_is_a_defect_at_once(make_engine: MakeEn
         engine.collect()
     assert raised.value.code == ExitCode.DEFECT
     assert engine._restarts_left == MAX_RESTARTS
+
+
+@pytest.mark.parametrize("how", ["hang", "stop"])
+@pytest.mark.parametrize("at", ["step", "load", "sleep"])
+def test_a_replica_that_stops_answering_ends_the_engine_with_a_word_on_where(
+    at: str, how: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another would cost as long again; the stage's next start has them all anew."""
+    monkeypatch.setitem(LIMITS, "load", LIMIT)
+    monkeypatch.setitem(LIMITS, "start", 60 * LIMIT)
+    (tmp_path / "config.json").write_text("{}")
+    with workers_of(Scope(tmp_path, patience=1 / LIMIT)):
+        engine = make_engine(faults={"VDAPO_FAILPOINTS": f"replica.{at}:2={how}"}, replicas=2)
+        with pytest.raises(WorkerHungError) as raised:
+            work_twice(engine)
+    doing = "generate" if at == "step" else at
+    assert re.match(rf"vLLM replica 0 .* gave no sign of life for 1 s in {doing}: ", str(raised.value))
+    assert raised.value.code == ExitCode.STOPPED
+    assert str(tmp_path / "vLLM-replica-0.log") in str(raised.value)
+    assert engine._restarts_left == MAX_RESTARTS
+
+
+def work_twice(engine: VllmEngine) -> None:
+    for number in range(2):
+        engine.load_weights({}, "second")
+        answers(engine, [ask(f"r{number}", [3])])
+        engine.sleep()
+
+
+def test_a_replica_that_takes_many_steps_is_not_hung(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIMITS, "start", 60 * LIMIT)
+    with workers_of(Scope(None, patience=3 / LIMIT)):
+        engine = make_engine(faults={"FAKE_SLOW": "40"})
+        assert len(answers(engine, [ask("r", [3])])) == 1
 
 
 @pytest.mark.parametrize(

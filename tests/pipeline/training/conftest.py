@@ -30,7 +30,7 @@ Make = Callable[..., Any]
 
 def options_of(zero: str, ranks: int = 2) -> DeepSpeedOptions:
     pytest.importorskip("deepspeed", reason="make setup-engines installs it")
-    return DeepSpeedOptions(num_ranks=ranks, config=ZERO[zero], threads=1, timeout=300)
+    return DeepSpeedOptions(num_ranks=ranks, config=ZERO[zero], threads=1)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError
+from pipeline.errors import ExitCode, explain
+from pipeline.processes.life import LIMIT, Scope, workers_of
+from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError
 from pipeline.training import rank_group
 from pipeline.training.rank_group import (
     ALLOCATORS,
@@ -17,6 +19,7 @@ from pipeline.training.rank_group import (
     RankSetup,
     rank_environment,
 )
+from tests.pipeline.test_workers import is_running
 
 ROOT = Path(__file__).parents[3]
 MakeGroup = Callable[..., RankGroup]
@@ -32,8 +35,8 @@ def make_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeGroup]:
 
     monkeypatch.setattr(rank_group, "Worker", start)
 
-    def make(num_ranks: int = 2, timeout: float = 60.0, say: str = "") -> RankGroup:
-        options = DeepSpeedOptions(num_ranks=num_ranks, timeout=timeout)
+    def make(num_ranks: int = 2, say: str = "") -> RankGroup:
+        options = DeepSpeedOptions(num_ranks=num_ranks)
         groups.append(RankGroup(RankSetup("", {}, None, say, {}, 0.0, 1.0, False, options)))  # type: ignore[arg-type]
         return groups[-1]
 
@@ -68,13 +71,47 @@ def test_a_rank_that_is_killed_is_noticed_while_others_work(make_group: MakeGrou
     killing.join()
 
 
-def test_ranks_that_are_silent_or_cannot_be_made_are_said_so(make_group: MakeGroup) -> None:
+def test_a_rank_that_cannot_be_made_says_so(make_group: MakeGroup) -> None:
     with pytest.raises(WorkerFailedError, match="this rank cannot be made"):
         make_group(say="refuse")
-    group = make_group(timeout=10.0)
-    group._timeout = 0.5
-    with pytest.raises(WorkerDiedError, match=r"^DeepSpeed rank 0 .*did not answer within 0 s"):
-        group.tell("work", 2.0, "done")
+
+
+@pytest.mark.parametrize(("how", "behind", "state"), [("hang", 1, "waiting"), ("stop", 0, "stopped")])
+def test_ranks_that_wait_for_one_that_hangs_are_killed_and_it_is_named(
+    how: str, behind: int, state: str, make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VDAPO_FAILPOINTS", f"rank{behind}.meet:2={how}")
+    with workers_of(Scope(tmp_path)):
+        group = make_group()
+    assert group.tell("meet", str(tmp_path / "once")) == [2, 2]
+    with workers_of(Scope(None, patience=1 / LIMIT)), pytest.raises(WorkerHungError) as raised:
+        group.tell("meet", str(tmp_path / "twice"))
+    said = str(raised.value)
+    assert said.startswith(f"DeepSpeed rank {behind} ")
+    assert f"no sign of life for 1 s in meet: {state}, last sign after a step, number 3" in said
+    assert f"DeepSpeed rank {1 - behind}: waiting, last sign after a step, number 5" in said
+    assert str(tmp_path / f"DeepSpeed-rank-{behind}.log") in said
+    assert "in meet" in (tmp_path / f"DeepSpeed-rank-{1 - behind}.log").read_text()  # the stack of who waits
+    assert not any(is_running(worker.pid) for worker in group.workers)
+
+
+def test_a_rank_that_waits_for_one_that_works_is_not_hung(make_group: MakeGroup) -> None:
+    group = make_group()
+    with workers_of(Scope(None, patience=3 / LIMIT)):
+        assert group.tell_each("works", [(0,), (40,)]) == [0, 40]
+
+
+def test_a_full_disk_of_a_rank_is_no_defect_of_it(
+    make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VDAPO_FAILPOINTS", "rank1.meet:1=enospc")
+    group = make_group()
+    with pytest.raises(OSError, match="No space left") as raised:
+        group.tell("meet", str(tmp_path / "once"))
+    explained = explain(raised.value, tmp_path)
+    assert explained is not None
+    assert explained[0] == ExitCode.DISK
+    assert not any(is_running(worker.pid) for worker in group.workers)
 
 
 @pytest.mark.parametrize(("threads", "ranks", "expected"), [(0, 2, 3), (0, 8, 1), (5, 8, 5)])
