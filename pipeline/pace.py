@@ -71,8 +71,8 @@ class Pace:
                 self._operations += update_operations(config, rows, adapters=self._adapters, head=head)
 
         self._gpus = self._gpus or trainer.gpu_use
-        timed: Any = Timed(trainer, OF_TRAINER, self.clock, update=note)
-        return timed  # type: ignore[no-any-return]
+        timed: Trainer = Timed(trainer, OF_TRAINER, self.clock, update=note)  # type: ignore[assignment]
+        return timed
 
     def timed(self, thing: Any, **parts: str) -> Any:
         """Returns a thing whose methods' time counts for parts; None if there is none."""

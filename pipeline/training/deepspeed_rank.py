@@ -29,8 +29,7 @@ from pipeline.training.zero_parts import (
     save_parts,
 )
 
-EXCHANGE = timedelta(hours=12)
-"""That an exchange between ranks may take; whether they hang is for the group to say, which sees them all."""
+EXCHANGE = timedelta(hours=12)  # whether ranks hang is for the group to say, which sees them all
 _PREFIX = "model."  # of the wrapped model's parameters in `Network`
 
 

@@ -90,7 +90,7 @@ class Parts:
         self, group: int, wanted: np.ndarray, names: Sequence[str]
     ) -> dict[int, dict[str, Any]]:
         place, number = self._groups[group]
-        first, found = int(self._starts[group]), {}
+        first, found = int(self._starts[group]), dict[int, dict[str, Any]]()
         with _readable(self.paths[place]), self._open(place) as file:
             # Rows before the wanted ones are decoded too, in pieces neither many nor far too large.
             size = min(max(self._metadata[place].row_group(number).num_rows // 32, 256), 8192)

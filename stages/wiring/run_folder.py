@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.artifacts.runner import read_arguments
+from pipeline.artifacts.arguments import read_arguments
 from pipeline.errors import explain
 from stages.settings import Config
 
