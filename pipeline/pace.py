@@ -71,7 +71,7 @@ class Pace:
                 self._operations += update_operations(config, rows, adapters=self._adapters, head=head)
 
         self._gpus = self._gpus or trainer.gpu_use
-        timed: Trainer = Timed(trainer, OF_TRAINER, self.clock, update=note)  # type: ignore[assignment]
+        timed: Trainer = Timed(trainer, OF_TRAINER, self.clock, update=note)
         return timed
 
     def timed(self, thing: Any, **parts: str) -> Any:
