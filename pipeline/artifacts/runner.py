@@ -172,14 +172,16 @@ class _Run:
                 time.sleep(PATIENCE)
 
     def _after_help(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
-        """Returns what to say when nothing is left to help with; leads if whoever did is gone."""
-        said = f"{self.stage.name}: helped; no shard is left to play"
-        try:
-            lock = Lock(self.folder)
-        except ArtifactError:
-            return ExitCode.COMPLETE, f"{said}. The process that holds {self.folder} completes it"
-        self.leave(ExitCode.COMPLETE, f"{said}, and nobody holds the stage any more")
-        self.lock = lock
+        """Waits until the stage is complete, for no other end is 0; leads if whoever did is gone."""
+        self.leave(ExitCode.COMPLETE, "no shard is left to play; waits for the process that holds the stage")
+        failpoint(f"{self.stage.name}.helped")
+        while read_manifest(self.folder) is None:
+            try:
+                self.lock = Lock(self.folder)
+                break
+            except ArtifactError:
+                self.stop.raise_if_set()
+                time.sleep(PATIENCE)
         return self.go(argv)
 
     def _up_to_date(self, identity: Mapping[str, Any]) -> str | None:

@@ -44,7 +44,7 @@ def test_what_helpers_made_before_they_died_counts_once(
         for point in ("item_done:5", "shard.after_rename:1", "shard.after_ledger:1"):
             assert forks(lab, "rollouts", kill_at(f"rollouts.{point}"), options=join) == [-9]
         assert len(ledger.read(folder)[0]) == 1
-        assert forks(lab, "rollouts", WHOLE, options=join) == [0]
+        assert forks(lab, "rollouts", kill_at("rollouts.helped:1"), options=join) == [-9]
     finally:
         lead.release()
     assert len(list((folder / "_ledger").iterdir())) == 2
@@ -61,7 +61,7 @@ def test_each_stage_that_samples_may_have_help(chain: Any, forks: Forks, tmp_pat
     lab = begun(chain, forks, tmp_path / "lab", stage)
     lead = Lock(lab.run_dir / stage)
     try:
-        assert forks(lab, stage, WHOLE, options=["--join"]) == [0]
+        assert forks(lab, stage, kill_at(f"{stage}.helped:1"), options=["--join"]) == [-9]
     finally:
         lead.release()
     assert not (lab.run_dir / stage / NAME).exists()
