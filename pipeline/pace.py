@@ -72,7 +72,7 @@ class Pace:
 
         self._gpus = self._gpus or trainer.gpu_use
         timed: Any = Timed(trainer, OF_TRAINER, self.clock, update=note)
-        return timed  # type: ignore[no-any-return]
+        return timed
 
     def timed(self, thing: Any, **parts: str) -> Any:
         """Returns a thing whose methods' time counts for parts; None if there is none."""
