@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from pipeline.engines.protocol import Generation, GenerationRequest, check_requests, refuse_in_flight
-from pipeline.engines.vllm_options import VllmOptions, replica_environment
+from pipeline.engines.vllm_options import STEP, VllmOptions, replica_environment
 from pipeline.errors import ConfigError
 from pipeline.processes.life import TICK, Silence, limit_of
 from pipeline.processes.shared_weights import Layout, SharedWeights
@@ -102,8 +102,11 @@ class VllmEngine:
             for replica in busy:
                 if replica.worker.connection in ready:
                     self._take(replica)
-                elif replica.silence.seconds() > (limit := limit_of("generate")):
-                    raise hung([replica.worker], limit, "generate")
+                else:
+                    is_new = replica.worker.signs.last().after != STEP
+                    doing = "its first step" if is_new else "generate"
+                    if replica.silence.seconds() > (limit := limit_of(doing)):
+                        raise hung([replica.worker], limit, doing)
         finished, self._finished = self._finished, []
         return finished
 

@@ -7,6 +7,8 @@ import torch
 
 BLOCK_SIZE = 32
 """Tokens per block of the prefix cache."""
+STEP = "a step of the engine"
+"""After which a replica gives a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)

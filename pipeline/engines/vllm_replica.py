@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.engines.protocol import Generation, GenerationRequest
-from pipeline.engines.vllm_options import BLOCK_SIZE, VllmOptions
+from pipeline.engines.vllm_options import BLOCK_SIZE, STEP, VllmOptions
 from pipeline.processes.life import sign_of_life
 from pipeline.processes.shared_weights import Layout, read_shared
 from pipeline.processes.worker import connect_to_parent
@@ -97,7 +97,7 @@ class Replica:
             failpoint("replica.step")
             if finished := [output for output in self._engine.step() if output.finished]:
                 self._answers.put([self._generation(output) for output in finished])
-            sign_of_life("a step of the engine")
+            sign_of_life(STEP)
 
     def _hear(self, kind: str, content: Any) -> None:
         failpoint(f"replica.{kind}")

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-LIMITS = {"start": 1800.0, "load": 1800.0}
+LIMITS = {"start": 1800.0, "load": 1800.0, "its first step": 1800.0}
 """Seconds without a sign after which a worker counts as hung, by what it does.
 
-To start, or to load weights from a folder, an engine reads tens of GB, perhaps over a network, compiles
-kernels and captures graphs, and says nothing meanwhile.
+An engine reads tens of GB, perhaps over a network, compiles kernels and captures graphs, some of it in its
+first step, and says nothing meanwhile.
 """
 LIMIT = 600.0
 """The same for all else: the longest silent piece is a micro-batch, a tensor, or a step of an engine."""

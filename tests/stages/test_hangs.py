@@ -105,13 +105,13 @@ def test_a_replica_of_vllm_that_stops_answering_ends_the_stage_and_the_same_comm
 ) -> None:
     pytest.importorskip("vllm", reason="make setup-engines installs it")
     assert [empty.start("tasks"), empty.start("sft", *SHORT)] == [0, 0]
-    settings = ("engine.kind=vllm", hasty)
+    settings = ("engine.kind=vllm", hasty, "run.patience=0.05")  # it compiles in its first steps
     with monkeypatch.context() as patch:
         patch.setenv("VDAPO_FAILPOINTS", "replica.step:50=hang")
         assert empty.start("rollouts", *settings) == 75
     _, said, logs = ended(empty, "rollouts", 0)
     assert "vLLM replica 0 " in said
-    assert "no sign of life for 12 s in generate: waiting, last sign after a step of the engine" in said
+    assert "no sign of life for 30 s in generate: waiting, last sign after a step of the engine" in said
     assert "in failpoint" in (logs / "vLLM-replica-0.log").read_text()
     assert empty.start("rollouts", *settings) == 0
     assert len({rollout.task_id for rollout in empty.rollouts("rollouts")}) == 24
