@@ -9,8 +9,8 @@ import numpy as np
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import Policy, load_policy
-from pipeline.training.stored.objective import effective_size, make_objective
-from pipeline.training.stored.stopping import PATIENCE, held_out_gain, mean_probability
+from pipeline.training.stored.objective import effective_size, held_out_gain, make_objective
+from pipeline.training.stored.stopping import PATIENCE, mean_probability
 from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.types import Rollout
 from stages.settings import Config

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 
 from pipeline.credit import LossOptions
-from pipeline.training import TrainingRow
+from pipeline.training import Trainer, TrainingRow
 from pipeline.training.losses import policy_loss, sft_loss
-from pipeline.training.packing import Loss
+from pipeline.training.packing import Loss, packed
 from pipeline.training.stored.advantage_weighted import advantage_weighted_rows
 from pipeline.training.stored.clipped import clipped_rows
 from pipeline.training.stored.direct_advantage import direct_advantage_loss, direct_advantage_rows
@@ -43,3 +44,13 @@ def effective_size(rows: Sequence[TrainingRow]) -> float:
     """Returns how many equally weighted tokens estimate a mean as well: (sum w)^2 / sum w^2 (Kish, 1965)."""
     weights = np.concatenate([row.columns["weight"] for row in rows]).astype(np.float64)
     return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def held_out_gain(trainer: Trainer, rows: Sequence[TrainingRow], loss: Loss) -> float:
+    """Returns minus the loss of the present weights on held-out rows, by which ratio objectives are judged.
+
+    What they learn from failures is not how probable successes are: a clipped loss may raise its advantages
+    while tokens that every rollout has in common become less probable.
+    """
+    logprobs = torch.from_numpy(np.concatenate([out["logprobs"] for out in trainer.forward(rows)]))
+    return -float(loss({"logprobs": logprobs}, packed(rows, range(len(rows))))[0])

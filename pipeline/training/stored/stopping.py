@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import torch
 
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import digest
-from pipeline.training import Trainer, TrainingRow
-from pipeline.training.packing import Loss, packed
+from pipeline.training import Trainer
 from pipeline.training.policy_update import logprobs_of
 from pipeline.types import Rollout
 
@@ -45,16 +43,6 @@ def mean_probability(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
     found = logprobs_of(trainer, rollouts)
     chances = [np.exp(found[r.rollout_id], dtype=np.float64)[np.array(r.loss_mask) == 1] for r in rollouts]
     return float(np.concatenate(chances).mean())
-
-
-def held_out_gain(trainer: Trainer, rows: Sequence[TrainingRow], loss: Loss) -> float:
-    """Returns minus the loss of the present weights on held-out rows, by which ratio objectives are judged.
-
-    What they learn from failures is not how probable successes are: a clipped loss may raise its advantages
-    while tokens that every rollout has in common become less probable.
-    """
-    logprobs = torch.from_numpy(np.concatenate([out["logprobs"] for out in trainer.forward(rows)]))
-    return -float(loss({"logprobs": logprobs}, packed(rows, range(len(rows))))[0])
 
 
 def best_look(looks: Sequence[float]) -> int:

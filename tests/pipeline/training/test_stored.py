@@ -11,13 +11,12 @@ import torch
 from pipeline.errors import ArtifactError
 from pipeline.training.packing import micro_batches
 from pipeline.training.stored.advantage_weighted import step_weights
-from pipeline.training.stored.objective import effective_size, make_objective
+from pipeline.training.stored.objective import effective_size, held_out_gain, make_objective
 from pipeline.training.stored.siblings import first_step, sibling_advantages, sibling_sets
 from pipeline.training.stored.stopping import (
     PATIENCE,
     best_look,
     held_out_clusters,
-    held_out_gain,
     is_over,
     mean_probability,
 )
