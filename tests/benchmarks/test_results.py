@@ -14,7 +14,7 @@ SCRIPTS = sorted(
 )
 
 
-ELSEWHERE = {"one_gpu"}
+ELSEWHERE = {"one_gpu", "sparse"}
 """Need a machine, or hours of one, that a change's author may not have: they may lack results."""
 
 

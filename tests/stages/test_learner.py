@@ -20,6 +20,9 @@ class Stub:
     def forward(self, rows: Any, adapted: bool = True) -> list[bool]:
         return [adapted]
 
+    def gpu_use(self) -> list[Any]:
+        return []
+
     def offload(self) -> None: ...
 
     def close(self) -> None: ...

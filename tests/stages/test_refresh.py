@@ -112,7 +112,7 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp
     """Its stages ask for all of a GPU's memory, which trainer, reference, engine and critic hold before."""
     held: set[Any] = set()
     counts: list[int] = []
-    for name in ("make_trainer", "make_hands", "load_critic"):
+    for name in ("make_policy_trainer", "make_hands", "load_critic"):
         made = getattr(stages.wiring.learner, name)
         monkeypatch.setattr(
             stages.wiring.learner, name, lambda *a, made=made, **k: Holding(made(*a, **k), held, counts)

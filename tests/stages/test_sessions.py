@@ -112,7 +112,7 @@ def test_the_stored_phase_learns_from_them_by_the_critic_of_who_was_recorded(lab
     stored, rows = opened(lab, "stored"), opened(lab, "stored").report["rows"]
     assert rows["recorded"] == rows["bare"] > 0
     assert rows["bare"] + rows["held_out"] + sum(rows["left_out"].values()) == len(bare(lab))
-    assert rows["compared"]["alone"] + rows["compared"]["in_groups"] == rows["bare"]
+    assert rows["compared"]["alone"] + rows["compared"]["in_groups"] == rows["bare"] + rows["held_out"]
     gate = stored.report["critic_gate"]
     assert gate["judged_by"] == "outcomes"
     assert {"skill_over_constant", "skill_over_position"} < set(gate)

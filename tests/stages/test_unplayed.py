@@ -86,7 +86,8 @@ def test_a_policy_is_made_of_sessions_alone(lab: Lab) -> None:
     assert (counts["planned"], counts["done"], counts["skipped"]) == (160, 120, {"no_task": 40})
     # The four sessions of an order are a group; those of another differ in its number, a rare word.
     rows = Artifact.open(lab.run_dir, "stored").report["rows"]
-    assert rows["compared"] == {"in_groups": rows["bare"], "alone": 0, "groups": rows["bare"] / 4}
+    all_of = rows["bare"] + rows["held_out"]
+    assert rows["compared"] == {"in_groups": all_of, "alone": 0, "groups": all_of / 4}
 
 
 def test_what_would_play_says_that_it_cannot(lab: Lab) -> None:

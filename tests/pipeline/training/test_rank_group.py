@@ -37,7 +37,7 @@ def make_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeGroup]:
 
     def make(num_ranks: int = 2, say: str = "") -> RankGroup:
         options = DeepSpeedOptions(num_ranks=num_ranks)
-        groups.append(RankGroup(RankSetup("", {}, None, say, {}, 0.0, 1.0, False, options)))  # type: ignore[arg-type]
+        groups.append(RankGroup(RankSetup("", {}, None, None, say, {}, 0.0, 1.0, False, options)))  # type: ignore[arg-type]
         return groups[-1]
 
     yield make

@@ -53,7 +53,8 @@ def index_of(port: int, stage: str) -> dict[str, Any]:
     """Returns a stage's version and its columns, decoded as the page does."""
     found = ask(port, "index", stage=stage)
     columns = {}
-    for name, column in found["columns"].items():
+    of_steps = ask(port, "step_columns", stage=stage, version=found["version"])
+    for name, column in (found["columns"] | of_steps).items():
         data = np.frombuffer(base64.b64decode(column["data"]), f"<{column['kind']}")
         columns[name] = [column["values"][code] for code in data] if "values" in column else data.tolist()
         assert len(columns[name]) == found["rows"]
