@@ -22,8 +22,13 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 
 CONFIG, RUN = "configs/demo.yaml", "nodes"
-SETTINGS = ("engine.replicas=1", "rollouts.chain.feedback_free_draws=4", "run.rollouts_per_shard=256")
-"""A player for each process; work for minutes, in some dozens of shards."""
+SETTINGS = (
+    "engine.replicas=1",
+    "rollouts.chain.feedback_free_draws=4",
+    "rollouts.num_tasks=600",
+    "run.rollouts_per_shard=96",
+)
+"""A player for each process; work for a minute, in some two dozen shards."""
 
 CRITERIA: Criteria = {
     "ray: at least 1.6 times the rollouts a second": at_least(1.6, "ray", "rollouts a second / one process"),
