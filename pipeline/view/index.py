@@ -78,7 +78,7 @@ class StageIndex:
 
     def __init__(self, stage: str, tables: Mapping[str, Parts], is_complete: bool, tasks: Tasks) -> None:
         self.stage, self.tables, self.is_complete = stage, tables, is_complete
-        self.version, self.tasks = version_of(dict(tables)), tasks
+        self.version, self.tasks = version_of(tables), tasks
         self.table = tables["rollouts"].columns(LIGHT)
         self.ids: pa.Array = self.table.column("rollout_id").combine_chunks()
 

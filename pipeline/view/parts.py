@@ -5,8 +5,7 @@ where they are light, and heavy ones from the row group of the wanted row, no fu
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -23,11 +22,15 @@ from pipeline.errors import ArtifactError
 from pipeline.ids import digest
 
 
-@dataclass(frozen=True)
 class Parts:
-    """The files of a table, in order; a row's number counts through all of them."""
+    """The files of a table, in order; a row's number counts through all of them.
 
-    paths: tuple[Path, ...]
+    A file that was made again since, by `--fresh` for instance, is refused: it has other rows.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+        self.stamps = tuple(map(_stamp, self.paths))
 
     @cached_property
     def _metadata(self) -> list[Any]:
@@ -105,8 +108,17 @@ class Parts:
 
     def _open(self, place: int) -> pq.ParquetFile:
         # A file of its own for each reader: requests are answered by several threads.
-        meta = self._metadata[place]
-        return pq.ParquetFile(self.paths[place], metadata=meta, page_checksum_verification=True)
+        path, meta = self.paths[place], self._metadata[place]
+        if _stamp(path) != self.stamps[place]:
+            raise ArtifactError(f"{path} was made again. Next: load the page again")
+        return pq.ParquetFile(path, metadata=meta, page_checksum_verification=True)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Returns what another file of the same name would not share."""
+    with _readable(path):
+        found = path.stat()
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextlib.contextmanager
@@ -129,16 +141,16 @@ def tables_of(folder: Path) -> tuple[dict[str, Parts], bool]:
     manifest = read_manifest(folder)
     if manifest is not None:
         check_sizes(folder, manifest)
-        return {name: Parts((inside(folder, f"{name}.parquet"),)) for name in manifest["tables"]}, True
+        return {name: Parts([inside(folder, f"{name}.parquet")]) for name in manifest["tables"]}, True
     if read_plan(folder) is None:
         return {}, False
     files: dict[str, list[Path]] = {}
     for entry in ledger.read(folder)[0].values():
         for name, facts in entry.files.items():
             files.setdefault(name, []).append(inside(folder, facts["path"]))
-    return {name: Parts(tuple(paths)) for name, paths in files.items()}, False
+    return {name: Parts(paths) for name, paths in files.items()}, False
 
 
-def version_of(tables: dict[str, Parts]) -> str:
-    """Returns what changes when a stage goes on: its rows are then numbered anew."""
-    return digest(*([name, *(path.name for path in parts.paths)] for name, parts in tables.items()))[:12]
+def version_of(tables: Mapping[str, Parts]) -> str:
+    """Returns what changes when a stage goes on or is made again: its rows are then numbered anew."""
+    return digest(*([name, *map(list, parts.stamps)] for name, parts in tables.items()))[:12]

@@ -37,10 +37,11 @@ def rollouts_at(run: Run, index: StageIndex, rows: Sequence[int]) -> list[dict[s
     step_names = [name for name in STEPS.schema.names if name != "rollout_id"]
     children = [index.steps.rows(row).tolist() for row in rows]
     steps = iter(index.tables["steps"].rows([number for own in children for number in own], step_names))
-    for row, rollout, own in zip(rows, index.tables["rollouts"].rows(rows, WORDS), children, strict=True):
-        values, labels = _values_at(index, row), run.labels_of(index.stage, rollout["rollout_id"])
-        measured = run.continued(index.stage, rollout["rollout_id"])
-        task = int(index.task_rows[row])
+    rollouts = index.tables["rollouts"].rows(rows, WORDS)
+    ids = [rollout["rollout_id"] for rollout in rollouts]
+    known = run.labels_of(index.stage, ids), run.continued(index.stage, ids)
+    for row, rollout, own, labels, measured in zip(rows, rollouts, children, *known, strict=True):
+        values, task = _values_at(index, row), int(index.task_rows[row])
         rollout["row"] = row
         rollout["split"] = index.tasks.splits[task].as_py() if task >= 0 else "?"
         rollout["level"] = index.tasks.levels[task].as_py() if task >= 0 else None

@@ -1,6 +1,8 @@
 """A run as its viewer knows it: stages with rollouts, each indexed when it is first asked for."""
 
+import itertools
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
@@ -18,6 +20,8 @@ from pipeline.view.parts import Parts, tables_of, version_of
 
 TOKENIZERS = ("sft/policy", "actor/actor", "stored/policy")
 """Where a run keeps its tokenizer."""
+HAS_ROLLOUTS = {"rollouts", "steps"}
+"""Tables of a stage that has rollouts."""
 CONTINUED_IN = {"rollouts": ("labels", "critic_report")}
 """Stage -> others that continue its rollouts; most continue their own."""
 
@@ -30,7 +34,7 @@ class Run:
         self._lock = RLock()
         self._indices: dict[str, StageIndex] = {}
         self._tasks: tuple[str, Tasks] | None = None
-        self._labels: tuple[pa.Array, Parts] | None = None
+        self._labels: tuple[str, pa.Array, Parts] | None = None
         self._tokenizers: dict[str, Any] = {}
         if not self.stages():
             raise ArtifactError(
@@ -42,7 +46,7 @@ class Run:
         found = []
         for stage in stages_of(self.run_dir):
             tables, is_complete = tables_of(self.run_dir / stage)
-            if {"rollouts", "steps"} <= tables.keys():
+            if tables.keys() >= HAS_ROLLOUTS:
                 number = tables["rollouts"].num_rows
                 found.append({"stage": stage, "rollouts": number, "complete": is_complete})
         return found
@@ -86,9 +90,10 @@ class Run:
                 if known is None or known.version != version:
                     raise LookupError(f"{stage} has gone on; load the page again")
                 return known
-            if stage not in {entry["stage"] for entry in self.stages()}:
+            is_known = stage in stages_of(self.run_dir)  # and no path
+            tables, is_complete = tables_of(self.run_dir / stage) if is_known else ({}, False)
+            if not tables.keys() >= HAS_ROLLOUTS:
                 raise LookupError(f"no rollouts in {stage}")
-            tables, is_complete = tables_of(self.run_dir / stage)
             if known is None or known.version != version_of(tables):
                 known = StageIndex(stage, tables, is_complete, self._tasks_now())
                 self._indices[stage] = known
@@ -115,31 +120,38 @@ class Run:
                 return name, row
         return None
 
-    def continued(self, stage: str, rollout_id: str) -> dict[int, tuple[int, float]]:
-        """Returns step -> (number, sum of rewards) of a rollout's graded continuations in the run."""
-        there = {entry["stage"] for entry in self.stages()}
-        found: dict[int, tuple[int, float]] = {}
+    def continued(self, stage: str, rollout_ids: Sequence[str]) -> list[dict[int, tuple[int, float]]]:
+        """Returns step -> (number, sum of rewards) of each rollout's graded continuations in the run."""
+        indices = []
         for name in (stage, *CONTINUED_IN.get(stage, ())):
-            if name in there:
-                for step, (number, total) in self.index(name).continued(rollout_id).items():
-                    before = found.get(step, (0, 0.0))
-                    found[step] = before[0] + number, before[1] + total
+            with suppress(LookupError):  # it has no rollouts yet
+                indices.append(self.index(name))
+        found: list[dict[int, tuple[int, float]]] = [{} for _ in rollout_ids]
+        for index, (own, rollout_id) in itertools.product(indices, zip(found, rollout_ids, strict=True)):
+            for step, (number, total) in index.continued(rollout_id).items():
+                before = own.get(step, (0, 0.0))
+                own[step] = before[0] + number, before[1] + total
         return found
 
-    def labels_of(self, stage: str, rollout_id: str) -> dict[int, float]:
-        """Returns step -> label target of a rollout of the stage `rollouts`, where it has labels."""
+    def labels_of(self, stage: str, rollout_ids: Sequence[str]) -> list[dict[int, float]]:
+        """Returns step -> label target of each rollout of the stage `rollouts`, where it has labels."""
+        none: list[dict[int, float]] = [{} for _ in rollout_ids]
         if stage != "rollouts":
-            return {}
+            return none
         with self._lock:
-            if self._labels is None:
-                tables, _ = tables_of(self.run_dir / "labels")
-                if "labels" not in tables:
-                    return {}
+            tables, _ = tables_of(self.run_dir / "labels")
+            if "labels" not in tables:
+                return none
+            version = version_of(tables)
+            if self._labels is None or self._labels[0] != version:
                 ids = tables["labels"].columns(["rollout_id"]).column(0).combine_chunks()
-                self._labels = ids, tables["labels"]
-        ids, parts = self._labels
-        own = pc.indices_nonzero(pc.equal(ids, rollout_id)).to_pylist()
-        return {row["step_index"]: row["target"] for row in parts.rows(own, ("step_index", "target"))}
+                self._labels = version, ids, tables["labels"]
+            _, ids, parts = self._labels
+        own = pc.indices_nonzero(pc.is_in(ids, value_set=pa.array(rollout_ids, pa.string()))).to_pylist()
+        found: dict[str, dict[int, float]] = {}
+        for row in parts.rows(own, ("rollout_id", "step_index", "target")):
+            found.setdefault(row["rollout_id"], {})[row["step_index"]] = row["target"]
+        return [found.get(rollout_id, {}) for rollout_id in rollout_ids]
 
     def tokenizer(self, wanted: str) -> Any:
         """Returns the run's tokenizer with this digest; None if it has none."""
@@ -154,7 +166,10 @@ class Run:
         for place in TOKENIZERS:
             path = self.run_dir / place / "tokenizer.json"
             if path.is_file() and not path.is_symlink():
-                found = Tokenizer.from_file(str(path))
+                try:
+                    found = Tokenizer.from_file(str(path))
+                except Exception:  # of no kind of its own; who asks is told that there are ids alone
+                    continue
                 if digest_of_tokenizer(found.to_str()) == wanted:
                     return found
         return None

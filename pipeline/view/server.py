@@ -97,15 +97,15 @@ HEADERS = {
 
 def answer(run: Run, target: str) -> tuple[HTTPStatus, str, str, str]:
     """Returns status, type, content security policy and body of a request for a target, path and query."""
-    parts = urlsplit(target)
-    if parts.path in FILES:
-        kind, path = FILES[parts.path]
-        return HTTPStatus.OK, kind, page.POLICY, path.read_text("utf-8")
-    if (report := run.page_at(parts.path)) is not None:
-        return HTTPStatus.OK, "text/html", page.REPORT_POLICY, report.read_text("utf-8")
-    if parts.path not in API:
-        return _refused(HTTPStatus.NOT_FOUND, f"nothing is at {parts.path}")
     try:
+        parts = urlsplit(target)
+        if parts.path in FILES:
+            kind, path = FILES[parts.path]
+            return HTTPStatus.OK, kind, page.POLICY, path.read_text("utf-8")
+        if (report := run.page_at(parts.path)) is not None:
+            return HTTPStatus.OK, "text/html", page.REPORT_POLICY, report.read_text("utf-8")
+        if parts.path not in API:
+            return _refused(HTTPStatus.NOT_FOUND, f"nothing is at {parts.path}")
         said = API[parts.path](run, dict(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=20)))
     except KeyError as error:
         return _refused(HTTPStatus.BAD_REQUEST, f"{error} is missing")
@@ -113,7 +113,7 @@ def answer(run: Run, target: str) -> tuple[HTTPStatus, str, str, str]:
         return _refused(HTTPStatus.NOT_FOUND, str(error))
     except ValueError as error:
         return _refused(HTTPStatus.BAD_REQUEST, str(error))
-    except ArtifactError as error:
+    except (ArtifactError, OSError) as error:
         return _refused(HTTPStatus.CONFLICT, str(error))
     return _said(HTTPStatus.OK, said)
 

@@ -253,7 +253,7 @@ function chart(rollout, isNarrow) {
       svg("title", {}, `step ${step.step_index}: ${step.verifier_status} ${step.verifier_message}`)));
     if (T <= 30 || step.step_index % 5 === 0) parts.push(svg("text", { x: at - 3, y: H - 12 }, String(step.step_index)));
     if (step.measured) {
-      const [n, total] = step.measured, mean = total / n, error = Math.sqrt(mean * (1 - mean) / n);
+      const [n, total] = step.measured, mean = total / n, error = Math.sqrt(Math.max(0, mean * (1 - mean)) / n);
       parts.push(svg("line", { class: "error", x1: at, x2: at, y1: y(Math.min(1, mean + error)), y2: y(Math.max(0, mean - error)) }),
         svg("rect", { class: "measured", x: at - 4, y: y(mean) - 4, width: 8, height: 8 },
           svg("title", {}, `state ${step.step_index}: mean reward ${mean.toFixed(2)} of ${n} continuations, bar: one standard error`)));

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.errors import ArtifactError
+from pipeline.ids import file_sha256
 from pipeline.view import page
-from pipeline.view.parts import Parts
+from pipeline.view.parts import Parts, tables_of
+from pipeline.view.rollout import rollouts_at
 from pipeline.view.run import Run
-from pipeline.view.server import make_server
+from pipeline.view.server import answer, make_server
 from stages.command import main
 from tests.pipeline.view.conftest import PLAYED, SHOWN
 
@@ -166,6 +170,61 @@ def test_a_stage_that_went_on_is_no_longer_shown_by_old_row_numbers(run_dir: Pat
         run.index("actor", before.version)
 
 
+def made_again(stage: Path) -> None:
+    """Puts another file of the same rows in another order in place of the stage's labels or rollouts."""
+    path = stage / f"{stage.name}.parquet"
+    table = pq.read_table(path)
+    other = path.with_name("other")
+    pq.write_table(table.take(list(range(table.num_rows))[::-1]), other)
+    other.replace(path)
+    manifest = unsealed(stage / "manifest.json")
+    for facts in manifest["files"]:
+        if facts["path"] == path.name:
+            facts |= {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    (stage / "manifest.json").write_bytes(sealed(manifest))
+
+
+def test_a_stage_that_was_made_again_is_no_longer_shown_by_old_row_numbers(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "r"
+    shutil.copytree(run_dir, copy)
+    run = Run(copy)
+    before = run.index("rollouts")
+    assert rollouts_at(run, before, [0])[0]["rollout_id"] == "aa00"
+    made_again(copy / "rollouts")
+    with pytest.raises(ArtifactError, match=r"was made again\. Next: load the page again"):
+        rollouts_at(run, before, [0])
+    after = run.index("rollouts")
+    assert after.version != before.version
+    assert rollouts_at(run, after, [0])[0]["rollout_id"] == "bb01"
+
+
+def test_labels_that_were_made_again_are_read_again(run_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "r"
+    shutil.copytree(run_dir, copy)
+    run = Run(copy)
+    assert run.labels_of("rollouts", ["bb00", "aa00"]) == [{}, {1: 0.5}]
+    made_again(copy / "labels")
+    assert run.labels_of("rollouts", ["aa00"]) == [{1: 0.5}]
+
+
+def test_more_rollouts_at_a_time_read_no_manifest_more_often(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, seen = Run(run_dir), []
+    index = run.index("rollouts")
+    monkeypatch.setattr(
+        "pipeline.view.run.tables_of", lambda folder: seen.append(folder) or tables_of(folder)
+    )
+    counts = []
+    for rows in ([0], [0], [0, 1, 2, 3]):  # the first time indexes are made
+        seen.clear()
+        rollouts_at(run, index, rows)
+        counts.append(len(seen))
+    assert 0 < counts[1] == counts[2]
+
+
 @pytest.mark.parametrize(
     ("target", "status"),
     [
@@ -183,6 +242,10 @@ def test_a_stage_that_went_on_is_no_longer_shown_by_old_row_numbers(run_dir: Pat
 )
 def test_nothing_but_the_page_its_answers_and_reports_is_served(port: int, target: str, status: int) -> None:
     assert request(port, target)[0] == status
+
+
+def test_a_target_that_is_no_address_is_refused(run_dir: Path) -> None:
+    assert answer(Run(run_dir), "http://[/view.html")[0] == 400
 
 
 @pytest.mark.parametrize("rows", ["", "x", "4", "-1", ",".join("0" * 201), "1e3"])
@@ -284,7 +347,6 @@ def test_a_damaged_file_is_named_and_not_shown(run_dir: Path, tmp_path: Path) ->
 
 def test_rows_are_read_across_files_and_row_groups_in_the_order_asked(tmp_path: Path) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     for part in range(2):
         table = pa.table({"n": list(range(1000 * part, 1000 * part + 1000)), "light": [str(part)] * 1000})
