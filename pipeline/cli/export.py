@@ -86,7 +86,10 @@ def _new(folder: Path) -> Iterator[None]:
     """Makes a folder; it is empty again after an error, so the same command can be given again."""
     make_folder(folder, "FOLDER")
     if any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty; give a new folder")
+        raise ConfigError(
+            f"{folder} is not empty; allowed: a new folder. If an export was killed there (.part files are "
+            "left of it), remove the folder and give the same command again"
+        )
     try:
         yield
     except BaseException:

@@ -19,5 +19,5 @@ def write_datasets(artifacts: Sequence[Artifact], folder: Path) -> list[Part]:
         description = SPECS[name].description if name in SPECS else ""
         rows = artifact.manifest["tables"][name]["rows"]
         parts.append(Part(f"{title}/{name}.parquet", rows, description))
-    write_card(folder, f"Tables of the run {artifacts[0].folder.parent.name}", parts)
+    write_card(folder, f"Tables of the run {artifacts[0].folder.parent.resolve().name}", parts)
     return parts

@@ -106,7 +106,7 @@ def dialogues(selection: Selection) -> Iterator[Dialogue]:
             selection.left_out[kind] += 1
             continue
         messages = [message_from(message) for message in row["messages"]]
-        said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        said = places_said(messages)[-selection.num_said[row["rollout_id"]] :]
         yield Dialogue(
             facts={name: row[name] for name in FACTS} | {"split": selection.split_of.get(row["task_id"])},
             prompt=messages[: said[0]],
@@ -114,6 +114,11 @@ def dialogues(selection: Selection) -> Iterator[Dialogue]:
             opening=reader.opening(row["prompt_token_ids"]),
             prompt_token_ids=row["prompt_token_ids"],
         )
+
+
+def places_said(messages: Sequence[Message]) -> list[int]:
+    """Returns the places of an assistant's messages, those of the task's own prompt included."""
+    return [place for place, message in enumerate(messages) if message["role"] == "assistant"]
 
 
 def _why_not(row: Mapping[str, Any], stop_id: int) -> str | None:

@@ -28,6 +28,16 @@ class Selection:
         tasks = Artifact.open(self.run_dir, "tasks").batches("tasks", ["task_id", "split"])
         return {row["task_id"]: row["split"] for batch in tasks for row in batch.to_pylist()}
 
+    @cached_property
+    def num_said(self) -> dict[str, int]:
+        """Rollout id -> how many messages its policy said; others of an assistant are its task's own."""
+        found: dict[str, int] = {}
+        names = ["rollout_id", "message_index"]
+        for batch in Artifact.open(self.run_dir, self.stage).batches("steps", names):
+            for rollout_id, place in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                found[rollout_id] = max(found.get(rollout_id, 0), place + 1)
+        return found
+
     def check_split(self) -> None:
         """Raises ConfigError if no task has the split that was asked for."""
         if self.split not in (known := sorted(set(self.split_of.values()))):

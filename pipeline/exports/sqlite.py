@@ -17,8 +17,8 @@ from pipeline.schema import TableSpec
 FILE = "run.sqlite"
 _INDICES = {"rollouts": ("task_id", "group_id", "reward"), "tasks": ("split", "level")}
 VIEWS = {
-    "success": "split, level, kind, attempt, guided",
-    "success_by_task": "task_id, split, level, kind, guided",
+    "success": "split, level, kind, attempt, guided, temperature, policy_digest",
+    "success_by_task": "task_id, split, level, kind, guided, temperature, policy_digest",
 }
 """Name -> by what rollouts are counted, besides the stage that has them. A null reward is in no mean."""
 
@@ -31,7 +31,7 @@ def write_sqlite(artifacts: Sequence[Artifact], folder: Path) -> list[Part]:
         for name in dict.fromkeys(name for artifact in artifacts for name in artifact.tables):
             holders = [artifact for artifact in artifacts if name in artifact.tables]
             columns = columns_of(_schema(holders[0], name))
-            _create(database, name, columns, SPECS.get(name))
+            create(database, name, columns, SPECS.get(name))
             rows = sum(_insert(database, artifact, name, columns) for artifact in holders)
             parts.append(Part(f"{FILE}: {name}", rows))
         _describe(database, [part.file.partition(": ")[2] for part in parts])
@@ -48,7 +48,12 @@ def columns_of(schema: pa.Schema) -> list[tuple[str, str]]:
         [('a', 'INTEGER'), ('b_c', 'TEXT')]
     """
     flat = schema.empty_table().flatten().schema
-    return [(field.name.replace(".", "_"), _type_of(field.type)) for field in flat]
+    return [(_name_of(field.name), _type_of(field.type)) for field in flat]
+
+
+def _name_of(column: str) -> str:
+    """Returns a column's name here, where `stage` is the one that has the table."""
+    return "own_stage" if column == "stage" else column.replace(".", "_")
 
 
 def _type_of(kind: pa.DataType) -> str:
@@ -61,12 +66,14 @@ def _schema(artifact: Artifact, name: str) -> pa.Schema:
     return SPECS[name].schema if name in SPECS else artifact.table(name).schema
 
 
-def _create(
+def create(
     database: sqlite3.Connection, name: str, columns: Sequence[tuple[str, str]], spec: TableSpec | None
 ) -> None:
+    """Makes an empty table, its key and its indices."""
     lines = ["stage TEXT NOT NULL", *(f'"{column}" {kind}' for column, kind in columns)]
     if spec is not None:
-        lines.append(f"PRIMARY KEY (stage, {', '.join(spec.id_columns)})")
+        ids = ", ".join(f'"{_name_of(column)}"' for column in spec.id_columns)  # one is called `update`
+        lines.append(f"PRIMARY KEY (stage, {ids})")
     database.execute(f'CREATE TABLE "{name}" ({", ".join(lines)})')
     for column in _INDICES.get(name, ()):
         database.execute(f'CREATE INDEX "{name}_{column}" ON "{name}" ("{column}")')
@@ -106,5 +113,5 @@ def _describe(database: sqlite3.Connection, tables: Sequence[str]) -> None:
             database.execute(
                 f"CREATE VIEW {view} AS SELECT rollouts.stage, {by}, count(*) AS rollouts, "
                 "count(reward) AS graded, avg(reward) AS success "
-                f"FROM rollouts JOIN tasks USING (task_id) GROUP BY rollouts.stage, {by}"
+                f"FROM rollouts LEFT JOIN tasks USING (task_id) GROUP BY rollouts.stage, {by}"
             )

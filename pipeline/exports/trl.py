@@ -62,7 +62,11 @@ def write_trl(selection: Selection, folder: Path) -> list[Part]:
         parts.append(_part(pairs, folder, "preferences", PREFERENCES, _preferences(pairs), words))
     if not any(part.rows for part in parts):
         raise selection.nothing_left("graded rollout")
-    write_card(folder, f"Rollouts of the run {selection.run_dir.name}", [part for part in parts if part.rows])
+    write_card(
+        folder,
+        f"Rollouts of the run {selection.run_dir.resolve().name}",
+        [part for part in parts if part.rows],
+    )
     return parts
 
 
@@ -132,7 +136,7 @@ def _siblings(selection: Selection, sets: Sets) -> Iterator[dict[str, Any]]:
     for pair in paired(sets, selection.left_out):
         for name in pair:
             due[name].append(pair)
-    for dialogue in dialogues(selection.again()):  # of whom that leaves out, `sft` has told
+    for dialogue in dialogues(selection):
         name = dialogue.facts["rollout_id"]
         if name in due:
             held[name] = dialogue

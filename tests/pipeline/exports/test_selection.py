@@ -1,6 +1,7 @@
 """What all exports share: filters, what is left out, what is refused, and that rows come a few at a time."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from pipeline import schema
 from pipeline.artifacts.artifact import Artifact
 from pipeline.exports import files
+from pipeline.exports.dialogues import dialogues
+from pipeline.exports.selection import Selection
+from pipeline.exports.sessions import sessions_in
 from stages.command import main
 from tests.exports import Made
 
@@ -32,6 +36,46 @@ def test_filters_take_splits_and_rewards_and_say_who_is_left_out(
     said = capsys.readouterr().out
     for kind in ("continuation", "cut_off", "guided", "ungraded (infra_error)"):
         assert f"left out: 1 {kind}" in said
+
+
+def test_answers_in_a_task_s_own_prompt_are_not_the_policy_s(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shots = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]
+    whole, rows = list(dialogues(Selection(made.run_dir))), Selection.rows
+
+    def with_shots(self: Selection, columns: Any) -> Any:
+        for row in rows(self, columns):
+            nothing = {"tool_calls": None, "tool_call_id": None}
+            yield row | {"messages": [*({**shot, **nothing} for shot in shots), *row["messages"]]}
+
+    monkeypatch.setattr(Selection, "rows", with_shots)
+    found = list(dialogues(Selection(made.run_dir)))
+    assert [dialogue.completion for dialogue in found] == [dialogue.completion for dialogue in whole]
+    assert [dialogue.prompt for dialogue in found] == [[*shots, *dialogue.prompt] for dialogue in whole]
+    selection = Selection(made.run_dir)
+    assert not list(sessions_in(selection))
+    assert selection.left_out["answer_in_prompt"] == len(whole) + 1  # and the one that was cut off
+
+
+def test_every_rollout_is_in_a_file_or_counted_under_it(
+    export: Any, made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pq.read_table(export("trl") / "siblings" / "siblings.parquet").to_pylist()
+    said = capsys.readouterr().out.partition("siblings.parquet")[2].partition("tokens.parquet")[0]
+    left_out = sum(map(int, re.findall(r"left out: (\d+)", said)))
+    assert len({row[f"{side}_id"] for row in rows for side in ("chosen", "rejected")}) + left_out == len(
+        made.rollouts
+    )
+
+
+def test_what_a_killed_export_leaves_is_refused_with_what_to_do(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "messages.jsonl.part").touch()
+    assert main(["export", str(made.run_dir), "--to", "openai", str(tmp_path)]) == 2
+    assert "remove the folder and give the same command again" in capsys.readouterr().err
+    assert (tmp_path / "messages.jsonl.part").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import pytest
 from huggingface_hub import DatasetCard
 
 from pipeline.artifacts.artifact import Artifact
+from pipeline.columns import SPECS
+from pipeline.exports.sqlite import columns_of, create
 from pipeline.tables import tasks_from
 from stages.command import main
 from tests.exports import Made
@@ -46,18 +48,34 @@ def test_sqlite_holds_every_row_and_value_in_typed_columns(export: Any, made: Ma
             database.execute("INSERT INTO rollouts SELECT * FROM rollouts LIMIT 1")
 
 
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_sqlite_takes_every_table_that_a_stage_may_have(name: str) -> None:
+    spec = SPECS[name]
+    with closing(sqlite3.connect(":memory:")) as database:
+        create(database, name, columns_of(spec.schema), spec)
+        keys = database.execute(f"SELECT name FROM pragma_table_info('{name}') WHERE pk ORDER BY pk")
+        own = ["own_stage" if column == "stage" else column for column in spec.id_columns]
+        assert [key for (key,) in keys] == ["stage", *own]
+
+
 def test_views_count_what_could_not_be_graded_and_leave_it_out_of_success(export: Any, made: Made) -> None:
     with closing(sqlite3.connect(export("sqlite") / "run.sqlite")) as database:
         database.row_factory = sqlite3.Row
         seen = database.execute(
             "SELECT sum(rollouts) AS n, sum(graded) AS graded, sum(graded * success) AS rewards FROM success"
         ).fetchone()
+        policies = database.execute(
+            "SELECT DISTINCT stage, policy_digest, temperature FROM success"
+        ).fetchall()
         of_task = database.execute(
             "SELECT rollouts, graded, success FROM success_by_task "
             "WHERE task_id = ? AND kind = 'whole' AND NOT guided",
             [made.tasks[0].task_id],
         ).fetchone()
     rewards = [r.reward for r in made.rollouts if r.reward is not None]
+    assert [tuple(row) for row in policies] == [
+        ("rollouts", made.rollouts[0].policy_digest, made.rollouts[0].temperature)
+    ]
     assert (seen["n"], seen["graded"]) == (len(made.rollouts), len(made.rollouts) - 1)
     assert seen["rewards"] == pytest.approx(sum(rewards))
     mine = [
