@@ -55,7 +55,9 @@ class Policy:
     def unread(self) -> Any:
         """Returns `model` with weights that nobody has read, nor written to: they take no memory."""
         with no_init_weights():
-            return AutoModelForCausalLM.from_config(self.config, dtype=torch.float32).eval()
+            model = AutoModelForCausalLM.from_config(self.config, dtype=torch.float32)
+        model.tie_weights()  # which is left out there, as initialisation is
+        return model.eval()
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:

@@ -203,7 +203,7 @@ def deepspeed_trainer(model: Any, **options: Any) -> Trainer:
     """Returns the DeepSpeed backend: ZeRO-2 on two ranks."""
     from pipeline.training.deepspeed import DeepSpeedOptions, DeepSpeedTrainer
 
-    how = DeepSpeedOptions(num_ranks=2, config={"zero_optimization": {"stage": 2}}, threads=1, timeout=300)
+    how = DeepSpeedOptions(num_ranks=2, config={"zero_optimization": {"stage": 2}}, threads=1)
     return DeepSpeedTrainer(model, options=how, micro_batch_tokens=25, **options)
 
 

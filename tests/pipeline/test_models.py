@@ -179,3 +179,10 @@ def test_files_with_more_than_the_model_are_read_as_transformers_reads_them(poli
     save_file({k: v for k, v in weights.items() if "norm" not in k}, file, metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match="do not fill the model"):
         load_policy(policy.folder)
+
+
+def test_an_unread_model_has_the_names_shapes_and_ties_of_the_read_one(policy: Policy) -> None:
+    unread, read = policy.unread(), policy.model
+    shapes = [[(name, p.shape) for name, p in model.named_parameters()] for model in (unread, read)]
+    assert shapes[0] == shapes[1]
+    assert unread.lm_head.weight is unread.model.embed_tokens.weight
