@@ -9,7 +9,7 @@
 # NODES is how many nodes each stage gets that only samples; the others get one. SBATCH_ARGS goes to every sbatch, such
 # as SBATCH_ARGS="--partition=a100 --account=me". A job is named after run and stage: one of that name, submitted from
 # this folder, counts as this run's. --fresh and --repair are for jobs to act on: with either, complete stages are
-# submitted too.
+# submitted too, each to one node, since a stage is begun again by one process.
 
 set -euo pipefail
 here=$(dirname "$0")
@@ -23,7 +23,8 @@ for stage in ${STAGES:-tasks sft rollouts labels critic critic_report stored act
   # Asked before its files are: a job that ends in between is a moment longer in the queue, and not made twice.
   # %F is the id that all jobs of an array share.
   job=$(squeue --me --noheader --name="$name" --format="%F %Z" | awk -v here="$PWD" '
-    { id = $1; sub(/^[^ ]+ /, ""); if ($0 == here) { print id; exit } }')
+    { id = $1; sub(/^[^ ]+ /, ""); if ($0 == here && !found) found = id }
+    END { print found }')               # read to its end: squeue would fail where nobody reads on
   if [ -n "$job" ]; then
     echo "$stage $job: queued or running already"
     before=$job
@@ -44,7 +45,7 @@ for stage in ${STAGES:-tasks sft rollouts labels critic critic_report stored act
   array= join=
   case $stage in
     rollouts | labels | critic_report | evaluation)
-      if [ "${NODES:-1}" -gt 1 ]; then array=--array=0-$((NODES - 1)) join=--join; fi ;;
+      if [ "${NODES:-1}" -gt 1 ] && [ -z "$again" ]; then array=--array=0-$((NODES - 1)) join=--join; fi ;;
   esac
   # shellcheck disable=SC2086 - several arguments on purpose
   before=$(sbatch --parsable --job-name="$name" $array ${SBATCH_ARGS:-} \

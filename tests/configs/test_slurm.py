@@ -61,6 +61,14 @@ def test_a_job_that_is_told_to_stop_tells_the_stage_and_asks_to_be_queued_again(
     assert (out / "asked").read_text() == "-m stages.actor some.yaml --run mine run.seed=1\n"
 
 
+def test_a_job_of_an_array_asks_for_itself_and_not_for_all(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm gives one of them the number of the array, which stands for all where it stands alone."""
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    assert start(out, "75").wait(timeout=30) == 75
+    assert (out / "scontrol.log").read_text() == "requeue 17_0\n"
+
+
 @pytest.mark.parametrize("code", ["0", "1", "2", "3", "4", "5", "73", "74"])
 def test_only_an_early_stop_is_queued_again(out: Path, code: str) -> None:
     assert start(out, code).wait(timeout=30) == int(code)
@@ -170,6 +178,12 @@ def test_jobs_of_other_runs_and_folders_are_not_this_run_s(slurm: Path) -> None:
     assert chain(slurm, stages="sft") == ["sft 101: submitted"]
 
 
+def test_a_queue_of_many_jobs_is_read_to_its_end(slurm: Path) -> None:
+    lines = [f"mine-sft 9 {slurm}"] * 3000  # more than a pipe holds
+    (slurm / "queue").write_text("\n".join([*lines, ""]))
+    assert chain(slurm, stages="sft") == ["sft 9: queued or running already"]
+
+
 def test_a_chain_that_a_full_queue_cut_short_is_completed_by_the_same_command(slurm: Path) -> None:
     (slurm / "full").touch()
     assert chain(slurm, code=1) == ["tasks 101: submitted", "limit reached"]
@@ -240,3 +254,7 @@ def test_a_chain_over_nodes_gives_them_to_the_stages_that_may_have_help(
     assert helped == {"rollouts", "labels", "critic_report", "evaluation"}
     for name, line in lines.items():
         assert ("--array=0-2" in line, line.endswith("--join")) == (name in helped, name in helped)
+    (slurm / "queue").write_text("")
+    chain(slurm, "--fresh", stages="rollouts")  # which goes with no --join
+    assert submitted(slurm)[-1].endswith("--run mine --fresh")
+    assert "--array" not in submitted(slurm)[-1]
