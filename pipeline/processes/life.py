@@ -25,7 +25,8 @@ LIMIT = 600.0
 """The same for all else: the longest silent piece is a micro-batch, a tensor, or a step of an engine."""
 TICK = 0.5  # seconds between two looks
 _AWAKE = 5.0  # of the time between two looks, that counts at most
-_FORM = struct.Struct("=qd40s")  # number of signs, time of the last, after what
+_FORM = struct.Struct("=qd40s")  # number of the last sign, its time, after what
+_CALL = 1 << 32  # signs of a call, at most: where the next one's numbers begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,15 @@ def limit_of(doing: str) -> float:
 class Sign(NamedTuple):
     """The last sign of life of a worker."""
 
-    number: int  # of signs so far
+    number: int  # higher than that of any before, and 0 if there was none
     time: float  # by the monotonic clock
     after: str  # which piece of work
+
+    @property
+    def place(self) -> str:
+        """Which one it was: of the process, or of its call."""
+        call, piece = divmod(self.number, _CALL)
+        return f"number {piece} of call {call}" if call else f"number {piece}"
 
 
 class Signs:
@@ -122,9 +129,13 @@ def take_signs(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def sign_of_life(after: str) -> None:
-    """Says that a piece of work is done, if this process is a worker; takes some microseconds."""
+def sign_of_life(after: str, *, call: bool = False) -> None:
+    """Says that a piece of work is done, if this process is a worker; takes some microseconds.
+
+    With a `call` pieces are counted anew: workers that are called together can be compared by them, whatever
+    each did in the calls before.
+    """
     global _number
     if _mine is not None:
-        _number += 1
+        _number = (_number // _CALL + 1) * _CALL if call else _number + 1
         _mine[:] = _FORM.pack(_number, time.monotonic(), after.encode()[:40])

@@ -211,7 +211,7 @@ def _opened(name: str, path: Path | None) -> tuple[Path | None, IO[bytes]]:
 def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError:
     """Kills workers that wait for each other; returns the error that names the one that is behind.
 
-    Behind is who is stopped, else who has done the fewest pieces of work, else who signed first. Their
+    Behind is who is stopped, else who has done the fewest pieces of the call, else who signed first. Their
     stacks are in their logs.
     """
     states, signs = [w._state() for w in workers], [w.signs.last() for w in workers]
@@ -247,8 +247,7 @@ def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError
 
 def _said(state: str, sign: Sign) -> str:
     """Returns what is known of a worker that hangs."""
-    number, _, after = sign
-    return f"{state}, " + (f"last sign after {after}, number {number}" if number else "no sign yet")
+    return f"{state}, " + (f"last sign after {sign.after}, {sign.place}" if sign.number else "no sign yet")
 
 
 _GUARDS: list[subprocess.Popen[bytes]] = []  # this worker's own; kept, since nobody waits for it

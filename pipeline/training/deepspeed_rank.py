@@ -97,11 +97,7 @@ class Rank:
             lr=0.0,
             fused=True if self._on_host else None,  # one pass over host memory instead of a dozen
         )
-        self._engine, *_ = deepspeed.initialize(
-            model=self._network,
-            optimizer=optimizer,
-            config=config,
-        )
+        self._engine, *_ = deepspeed.initialize(model=self._network, optimizer=optimizer, config=config)
         self._make_moments()
 
     def _fill(self, model: torch.nn.Module, divide: Any = None) -> None:
@@ -235,6 +231,7 @@ class Rank:
         trained, targets = dict(read_shared(adapters)), dict(read_shared(layout))
         scale = self._setup.lora_alpha / self._setup.lora_rank
         for name, parameter in self._frozen.items():
+            sign_of_life("a weight merged")
             whole, layer = targets[base_name(name)], name.rpartition(BASE)[0]
             start, run = self._frozen_run(parameter)
             if layer:

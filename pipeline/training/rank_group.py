@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 
 from pipeline.artifacts.failpoints import failpoint
-from pipeline.errors import disk_error
+from pipeline.errors import ArtifactError, disk_error
 from pipeline.processes.life import TICK, Silence, limit_of, sign_of_life
 from pipeline.processes.shared_weights import Files, Layout
 from pipeline.processes.worker import Worker, connect_to_parent, hung
@@ -57,7 +57,8 @@ class RankGroup:
     """Ranks in processes of their own, `workers`, in order of rank; all are ready once it is made.
 
     Every call raises WorkerDiedError, of the rank that failed first, which makes the others fail;
-    WorkerHungError when all that still work give no sign of life; a rank's OSError where a disk is full.
+    WorkerHungError when all that still work give no sign of life; a rank's OSError where a disk is full,
+    its ArtifactError as it is.
     """
 
     def __init__(self, setup: RankSetup) -> None:
@@ -131,10 +132,11 @@ def serve(make_rank: Callable[..., Any]) -> None:
             method, arguments = connection.recv()
             try:
                 failpoint(f"rank{os.environ['RANK']}.{method}")
-                sign_of_life("a call")  # so that one that never began it is behind
+                sign_of_life("a call", call=True)  # so that one that never began it is behind
                 answer = getattr(rank, method)(*arguments)
             except Exception as error:
-                if (known := disk_error(error)) is None:
+                known = error if isinstance(error, ArtifactError) else disk_error(error)
+                if known is None:
                     raise
                 connection.send(("refused", known))
                 continue

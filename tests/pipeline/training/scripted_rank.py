@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+from pipeline.errors import ArtifactError
 from pipeline.processes.life import sign_of_life
 from pipeline.training.rank_group import RankSetup, serve
 
@@ -29,6 +30,9 @@ class ScriptedRank:
             time.sleep(0.1)
             sign_of_life("a piece")
         return pieces
+
+    def refuse(self, why: str) -> None:
+        raise ArtifactError(why)
 
     def meet(self, folder: str) -> int:
         """Waits for the other ranks, as a collective does, and for ever if one never comes."""

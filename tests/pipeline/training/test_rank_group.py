@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ExitCode, explain
+from pipeline.errors import ArtifactError, ExitCode, explain
 from pipeline.processes.life import LIMIT, Scope, workers_of
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError
 from pipeline.training import rank_group
@@ -84,12 +84,14 @@ def test_ranks_that_wait_for_one_that_hangs_are_killed_and_it_is_named(
     with workers_of(Scope(tmp_path)):
         group = make_group()
     assert group.tell("meet", str(tmp_path / "once")) == [2, 2]
+    done = [4 * (rank == behind) for rank in range(2)]  # of the one that will hang, more than of the other
+    assert group.tell_each("works", [(pieces,) for pieces in done]) == done
     with workers_of(Scope(None, patience=1 / LIMIT)), pytest.raises(WorkerHungError) as raised:
         group.tell("meet", str(tmp_path / "twice"))
     said = str(raised.value)
     assert said.startswith(f"DeepSpeed rank {behind} ")
-    assert f"no sign of life for 1 s in meet: {state}, last sign after a step, number 3" in said
-    assert f"DeepSpeed rank {1 - behind}: waiting, last sign after a step, number 5" in said
+    assert f"no sign of life for 1 s in meet: {state}, last sign after a piece, number 4 of call 2" in said
+    assert f"DeepSpeed rank {1 - behind}: waiting, last sign after a step, number 1 of call 3" in said
     assert str(tmp_path / f"DeepSpeed-rank-{behind}.log") in said
     assert "in meet" in (tmp_path / f"DeepSpeed-rank-{1 - behind}.log").read_text()  # the stack of who waits
     assert not any(is_running(worker.pid) for worker in group.workers)
@@ -112,6 +114,12 @@ def test_a_full_disk_of_a_rank_is_no_defect_of_it(
     assert explained is not None
     assert explained[0] == ExitCode.DISK
     assert not any(is_running(worker.pid) for worker in group.workers)
+
+
+def test_what_a_rank_finds_wrong_with_a_checkpoint_is_said_as_it_is(make_group: MakeGroup) -> None:
+    with pytest.raises(ArtifactError, match="^of an earlier version") as raised:
+        make_group().tell("refuse", "of an earlier version")
+    assert raised.value.code == ExitCode.ARTIFACT
 
 
 @pytest.mark.parametrize(("threads", "ranks", "expected"), [(0, 2, 3), (0, 8, 1), (5, 8, 5)])
