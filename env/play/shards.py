@@ -8,6 +8,7 @@ from contextlib import closing
 from env.play.team import Hands, Job, OnTick
 from env.play.units import Played
 from pipeline.artifacts.commit import Shard, Shards
+from pipeline.artifacts.lock import names, players
 from pipeline.artifacts.signals import HelpEnded
 from pipeline.tables import rollouts_table, steps_table
 from pipeline.types import Rollout
@@ -41,6 +42,7 @@ def play_shards(
                 begun.append(shards[index])
                 yield job_of(index)
 
+    waits = False
     with shards.bar():
         while missing():
             number = 0
@@ -50,6 +52,10 @@ def play_shards(
             if not number and not shards.leads:
                 break
             if not number:
+                if not waits:  # for ever if one of them hangs: people have to know whom to end
+                    who = names(players(shards.folder))
+                    shards.say(f"waits for the shards that others play ({len(missing())}): {who}")
+                waits = True
                 on_tick(0)
                 time.sleep(POLL)
                 shards.refresh()

@@ -137,11 +137,15 @@ class Shards:
         That holds until the commit, or `release`. A claim counts no more when its process is dead.
         """
         claims = self.folder / CLAIMS
-        claims.mkdir(exist_ok=True)
         try:
+            claims.mkdir(exist_ok=True)
             self._claims[index] = Lock(claims, f"{index:05d}")
         except ArtifactError:
             return False
+        except FileNotFoundError:
+            if self.leads:
+                raise
+            raise HelpEnded from None  # the stage is being set aside, or is complete
         self.refresh()  # only now: who had it before has committed it, or is dead
         if index in self._entries:
             self._claims.pop(index).release()

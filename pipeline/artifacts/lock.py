@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,11 @@ def players(folder: Path) -> list[dict[str, Any]]:
     """Returns the leases of the other live processes that play shards of a stage, one for each shard."""
     claims = folder / CLAIMS
     return [lease for path in sorted(claims.glob("*")) if (lease := holder(claims, path.name))]
+
+
+def names(leases: Iterable[Mapping[str, Any]]) -> str:
+    """Returns which processes have some leases, each once, for people."""
+    return ", ".join(sorted({f"pid {lease['pid']} on {lease['host']}" for lease in leases}))
 
 
 def _lease(path: Path) -> dict[str, Any] | None:

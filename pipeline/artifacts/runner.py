@@ -22,7 +22,7 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
-from pipeline.artifacts.lock import Lock, holder, players
+from pipeline.artifacts.lock import Lock, holder, names, players
 from pipeline.artifacts.manifest import (
     check_lineage,
     check_sizes,
@@ -163,7 +163,7 @@ class _Run:
             try:
                 self.lock = Lock(self.folder)
                 failpoint(f"{self.stage.name}.lock_taken")
-            except ArtifactError:
+            except (ArtifactError, FileNotFoundError):  # held, or being set aside
                 if not join:
                     raise
                 if read_plan(self.folder) is not None:
@@ -179,7 +179,7 @@ class _Run:
             try:
                 self.lock = Lock(self.folder)
                 break
-            except ArtifactError:
+            except (ArtifactError, FileNotFoundError):
                 self.stop.raise_if_set()
                 time.sleep(PATIENCE)
         return self.go(argv)
@@ -219,9 +219,8 @@ class _Run:
         """Renames the folder to `<run>/_old/<stage>-NNN` and begins a new one, locked; nothing is deleted."""
         assert self.lock is not None
         if leases := players(self.folder):
-            who = ", ".join(sorted({f"pid {lease['pid']} on {lease['host']}" for lease in leases}))
             raise ArtifactError(
-                f"{self.folder}: others play its shards ({who}), so it cannot be set aside. Next: let them "
+                f"{self.folder}: others play its shards ({names(leases)}), so it cannot be set aside. Next: let them "
                 "finish, or stop them and run this again",
                 code=ExitCode.LOCKED,
             )
@@ -232,11 +231,11 @@ class _Run:
             while (target := old / f"{self.stage.name}-{number:03d}").exists():
                 number += 1
             os.rename(self.folder, target)
-            fsync(old)
             self.folder.mkdir()
-            fsync(self.folder.parent)
-            former, self.lock = self.lock, Lock(self.folder)
+            former, self.lock = self.lock, Lock(self.folder)  # at once: a helper may wait for it
             former.release()
+            fsync(old)
+            fsync(self.folder.parent)
             self._tell(f"the old folder is now {target}")
 
     def judge(self, error: BaseException) -> tuple[ExitCode, str]:
