@@ -61,7 +61,9 @@ def test_a_job_that_is_told_to_stop_tells_the_stage_and_asks_to_be_queued_again(
     assert (out / "asked").read_text() == "-m stages.actor some.yaml --run mine run.seed=1\n"
 
 
-def test_a_job_of_an_array_asks_for_itself_and_not_for_all(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_an_array_asks_for_itself_and_not_for_all(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Slurm gives one of them the number of the array, which stands for all where it stands alone."""
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")

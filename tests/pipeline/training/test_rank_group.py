@@ -117,7 +117,7 @@ def test_a_full_disk_of_a_rank_is_no_defect_of_it(
 
 
 def test_what_a_rank_finds_wrong_with_a_checkpoint_is_said_as_it_is(make_group: MakeGroup) -> None:
-    with pytest.raises(ArtifactError, match="^of an earlier version") as raised:
+    with pytest.raises(ArtifactError, match=r"^of an earlier version") as raised:
         make_group().tell("refuse", "of an earlier version")
     assert raised.value.code == ExitCode.ARTIFACT
 
