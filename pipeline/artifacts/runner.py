@@ -220,8 +220,8 @@ class _Run:
         assert self.lock is not None
         if leases := players(self.folder):
             raise ArtifactError(
-                f"{self.folder}: others play its shards ({names(leases)}), so it cannot be set aside. Next: let "
-                "them finish, or stop them and run this again",
+                f"{self.folder}: others play its shards ({names(leases)}), so it cannot be set aside. Next: "
+                "let them finish, or stop them and run this again",
                 code=ExitCode.LOCKED,
             )
         if any(path.name != "_lock" for path in self.folder.iterdir()):
