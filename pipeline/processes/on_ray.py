@@ -15,7 +15,7 @@ TICK = 0.5  # seconds between two looks at the nodes
 def cluster() -> Iterator[None]:
     """Is connected to the cluster that RAY_ADDRESS names, or that this machine belongs to, while inside.
 
-    Raises ConnectionError if there is none. What was started inside and still runs is told to stop (TERM).
+    Raises ConnectionError if there is none. What was started inside and still runs is ended, perhaps killed.
     """
     import ray
 
@@ -48,7 +48,7 @@ def on_every_node(command: Sequence[str], look: Callable[[], None]) -> dict[str,
         libc = ctypes.CDLL(None)
 
         def die_with_parent() -> None:
-            libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: the stage commits, frees its claims and ends
+            libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a stage whose worker is lost stops
 
         environment = dict(os.environ)
         environment.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that were asked for
