@@ -134,7 +134,7 @@ def _trained(
         learner.trainer.export(folder)
         serve_folder(start, folder, policy.tokenizer)
         write_actor_card(start, folder, credit=work.credit, num_updates=learner.trainer.num_updates)
-        return state, None, sampling.look_at_val(learner.synced(), state.iterations)
+        return state, None, iterations.last_look(state.iterations)
 
 
 def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:

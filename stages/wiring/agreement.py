@@ -12,10 +12,11 @@ from env.play.team import Team
 from pipeline.training import Trainer
 from pipeline.training.policy_update import engine_trainer_gap, logprob_gap
 from pipeline.types import Rollout, Task
+from stages.wiring.learner import Learner
 from stages.wiring.refusals import refuse_disagreement
 
 NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # compared after every weight sync
-NUM_ROLLOUTS = 16  # of an iteration
+NUM_ROLLOUTS = 16  # of an iteration, or of the last look
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +24,28 @@ class Agreement:
     """What the engine said right after a weight sync, for the trainer to say as well.
 
     The trainer is asked later, when it has its turn anyway: two more turns would move weights, moments and
-    cache of every GPU twice.
+    cache of every GPU twice. Until then nothing that the engine samples may be kept.
     """
 
+    team: Team  # of the weights in question
     probe: Any  # prompts, and what was sampled after each
     trainer: Trainer
     iteration: int
     half_precision: bool
 
     @classmethod
-    def asked(
-        cls, team: Team, tasks: Sequence[Task], trainer: Trainer, iteration: int, *, half_precision: bool
-    ) -> Self:
-        """Asks the engine."""
+    def asked(cls, learner: Learner, tasks: Sequence[Task], iteration: int, *, half_precision: bool) -> Self:
+        """Hands the trainer's weights over and asks the engine."""
+        team = learner.synced()
         prompts = partial(sampled_after_prompts, tasks[:NUM_PROMPTS], PROMPT_TOKENS)
-        return cls(team.ask(prompts), trainer, iteration, half_precision)
+        return cls(team, team.ask(prompts), learner.trainer, iteration, half_precision)
 
-    def on_probe(self) -> float:
-        """Returns the gap on the prompts, in nats a token; ArtifactError, code QUALITY, if it is too wide."""
-        return self._small(engine_trainer_gap(self.trainer, self.probe))
+    def on(self, rollouts: Sequence[Rollout]) -> float:
+        """Returns the gap, in nats a token, on some of what the engine has sampled since.
 
-    def on_rollouts(self, rollouts: Sequence[Rollout]) -> float:
-        """Returns the gap on some rollouts of the iteration, as `on_probe` does."""
+        Raises ArtifactError, code QUALITY, if it is too wide, or that on the probe is.
+        """
+        self._small(engine_trainer_gap(self.trainer, self.probe))
         return self._small(logprob_gap(self.trainer, rollouts[:NUM_ROLLOUTS]))
 
     def _small(self, gap: float) -> float:

@@ -43,15 +43,12 @@ class Iterations:
         """Returns the state after one more iteration; a stop while it samples leaves the state as it was."""
         number, trainer, watch = state.iterations, self.learner.trainer, self.watch
         credit = self.credit if watch is None else watch.credit(self.credit)
-        team, began = self.learner.synced(), trainer.num_updates
-        half = self.half_precision
-        asked = Agreement.asked(team, self.sampling.val, trainer, number, half_precision=half)
+        asked, began = self._asked(number), trainer.num_updates
         rule, seed = self.settings.skip_rule, self.sampling.seed
         tasks = worth_a_visit(self.sampling.tasks, state.history, rule=rule, iteration=number, seed=seed)
-        looks = [] if number % self.settings.evaluate_every else self.sampling.look_at_val(team, number)
+        looks = [] if number % self.settings.evaluate_every else self.sampling.look_at_val(asked.team, number)
         clock = time.monotonic()  # looks are free
-        batch, checked, passes, logprobs = self._sampled(team, credit, tasks, looks, asked)
-        gap = asked.on_rollouts(batch.rollouts)
+        batch, checked, passes, logprobs, gap = self._sampled(asked, credit, tasks, looks)
         found = {"iteration": number, "engine/logprob_gap": gap, **batch.metrics(checked), **first_try(looks)}
         before = state.credit
         for updates in passes:
@@ -68,12 +65,22 @@ class Iterations:
         self.log(found | self.learner.pace.lap(int(found["rollouts/sampled_tokens"])))
         return replace(state, iterations=number + 1)
 
+    def last_look(self, number: int) -> list[Rollout]:
+        """Returns a look at val by the present weights, which are those after so many iterations."""
+        asked = self._asked(number)
+        looks = self.sampling.look_at_val(asked.team, number)
+        asked.on(looks)
+        return looks
+
+    def _asked(self, number: int) -> Agreement:
+        return Agreement.asked(self.learner, self.sampling.val, number, half_precision=self.half_precision)
+
     def _sampled(
-        self, team: Team, credit: Credit, tasks: Sequence[Task], looks: Sequence[Rollout], asked: Agreement
-    ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs]]:
-        """Returns rollouts, their continuations, each pass's updates, log-probabilities: all committed."""
+        self, asked: Agreement, credit: Credit, tasks: Sequence[Task], looks: Sequence[Rollout]
+    ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs], float]:
+        """Returns rollouts, continuations, each pass's updates, log-probabilities, all committed; the gap."""
         watch, shards, settings, trainer = self.watch, self.shards, self.settings, self.learner.trainer
-        number = asked.iteration
+        number, team = asked.iteration, asked.team
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
         digest, num_updates = team.recipe.policy_digest, trainer.num_updates
@@ -92,7 +99,7 @@ class Iterations:
                 checked = self.sampling.continue_all(team, chosen, number, each=watch.rules.num_continuations)
             elif isinstance(judge, Oracle):
                 checked = judge.played
-        asked.on_probe()
+        gap = asked.on(batch.rollouts)
         passes = batch.passes(
             settings.passes,
             settings.updates_per_iteration,
@@ -100,7 +107,7 @@ class Iterations:
             seed=self.sampling.seed,
         )
         if recorded is not None:
-            return batch, checked, passes, recorded.logprobs
+            return batch, checked, passes, recorded.logprobs, gap
         updates = [update for of_pass in passes for update in of_pass]
         logprobs = more_logprobs(updates, trainer, self.learner.reference, half_precision=self.half_precision)
         tables = iteration_tables(
@@ -115,7 +122,7 @@ class Iterations:
         )
         shards.commit(number, tables, done=1, supersede=shards.is_committed(number))
         self.show(num_updates, batch.rollouts)
-        return batch, checked, passes, logprobs
+        return batch, checked, passes, logprobs, gap
 
     def _judge(self, team: Team, credit: Credit, number: int) -> Watch | OnlineCritic | Oracle | None:
         """Returns who says what the states of an iteration are worth; None if nobody is asked."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import stages.wiring.agreement
 import stages.wiring.learner
 import stages.wiring.sampling
 from env.play.units import Played
@@ -60,10 +61,17 @@ def test_a_mode_without_a_critic_needs_none_and_its_run_has_a_summary(chain, tmp
     assert set(summary["budget"]["by_stage"]) == {"actor"}
 
 
-def test_stale_weights_are_found_before_anything_is_trained_on_them(chain, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("by", ["engine_trainer_gap", "logprob_gap"])
+def test_stale_weights_are_found_before_anything_is_kept_or_trained_on(
+    chain, tmp_path, monkeypatch, capsys, by
+):
+    """By the probe, and by what was sampled: each alone."""
+
     def only_the_name(engine, weights, policy_digest):
         engine.policy_digest = policy_digest
 
+    other = {"engine_trainer_gap": "logprob_gap", "logprob_gap": "engine_trainer_gap"}[by]
+    monkeypatch.setattr(stages.wiring.agreement, other, lambda *_: 0.0)
     monkeypatch.setattr(TransformersEngine, "load_weights", only_the_name)
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     far = ["actor.learning_rate=0.01", "actor.stops=false"]
@@ -76,6 +84,27 @@ def test_stale_weights_are_found_before_anything_is_trained_on_them(chain, tmp_p
     assert not (lab.run_dir / "actor" / "manifest.json").exists()
     shards = list((lab.run_dir / "actor" / "shards").glob("*rollouts*"))
     assert len(shards) == 1  # what was sampled with them was not committed
+
+
+def test_a_last_look_by_stale_weights_is_not_kept_and_taken_again(chain, tmp_path, monkeypatch, capsys):
+    load, digests = TransformersEngine.load_weights, []
+
+    def stale_at_last(engine, weights, policy_digest):
+        digests.append(policy_digest)
+        if len(digests) == 1:
+            load(engine, weights, policy_digest)
+        else:
+            engine.policy_digest = policy_digest
+
+    settings = ["actor.credit={mode: grpo}", "actor.learning_rate=0.01", "actor.stops=false"]
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft")
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformersEngine, "load_weights", stale_at_last)
+        assert lab.start("actor", *settings, "actor.num_iterations=1") == 4
+    assert "iteration 1: engine and trainer differ by" in capsys.readouterr().err
+    assert not (lab.run_dir / "actor" / "manifest.json").exists()
+    assert lab.start("actor", *settings, "actor.num_iterations=1") == 0
+    assert lab.artifact("actor").report["last_look"]["iteration"] == 1
 
 
 @pytest.mark.parametrize("stage", ["actor", "evaluation"])
