@@ -56,6 +56,8 @@ def merged_run(
 ) -> torch.Tensor:
     """Returns fp32 elements `start` on of a flattened weight with its adapter's product, scale up @ down.
 
+    To the bit the same however the weight is cut, on any device: weights that are the same have one digest.
+
     Args:
         run: [N], those elements of the base, of rows of `width`.
         start: place of the first.
@@ -69,8 +71,10 @@ def merged_run(
     tensor([2., 4., 4.])
     """
     first, last = start // width, -(-(start + run.numel()) // width)
-    product = (up[first:last] @ down).flatten() * scale
-    return run.float() + product[start - first * width :][: run.numel()]
+    product = torch.zeros(last - first, width, device=run.device)
+    for column, row in zip(up[first:last].T, down, strict=True):  # a matrix product rounds by its shape
+        product += torch.outer(column, row)
+    return run.float() + scale * product.flatten()[start - first * width :][: run.numel()]
 
 
 def merged_weights(model: torch.nn.Module, sums_on: str | None = None) -> Mapping[str, torch.Tensor]:
@@ -96,9 +100,11 @@ class _Merged(Mapping[str, torch.Tensor]):
         weight = self._weights[name]
         if name not in self._adapted:
             return weight
+        layer = self._adapted[name]
+        down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
         with torch.no_grad():
-            merged = weight + self._adapted[name].get_delta_weight("default")
-            return merged if self._sums_on is None else merged.to(self._sums_on)
+            run = merged_run(weight.flatten(), 0, weight.shape[1], down, up, layer.scaling["default"])
+            return run.view(weight.shape).to(self._sums_on or weight.device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

@@ -137,6 +137,7 @@ def test_ranks_map_the_files_of_a_policy_that_nobody_else_reads(zero: str, tmp_p
         slow(("zero2_fp32", 2), ("zero2_fp32", 1)),
         slow(("zero2_fp32", 1), ("zero3", 2)),
         slow(("zero3", 2), ("zero2_fp32", 2)),
+        slow(("zero2_fp32 lora", 2), ("zero3 lora", 1)),
     ],
 )
 def test_training_goes_on_from_a_checkpoint_bit_for_bit_or_on_other_ranks(
@@ -149,6 +150,7 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit_or_on_other_ranks(
         whole.update(policy_training_rows(update), LOSS)
     whole.save_checkpoint(tmp_path)
     other.load_checkpoint(tmp_path)
+    assert weights_digest(other.weights()) == weights_digest(whole.weights())  # whatever the ranks
     for update in range(2, 4):
         rows = policy_training_rows(update)
         expected = whole.update(rows, LOSS)
@@ -257,6 +259,16 @@ def test_a_trainer_without_a_learning_rate_only_scores_leaves_and_comes_back(
         assert scorer.forward([]) == []
         with pytest.raises(ValueError, match="learning rate"):
             scorer.update(rows, LOSS)
+
+
+@pytest.mark.slow
+def test_ranks_refuse_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    with closing(trainer_of("zero2_fp32", critic(), "critic", **SETTINGS)) as other:
+        other.save_checkpoint(tmp_path)
+    with closing(trainer_of("zero2_fp32", policy(), "policy", **SETTINGS)) as trainer:
+        with pytest.raises(ArtifactError, match=r"lacks \d+ numbers of this model's weights") as raised:
+            trainer.load_checkpoint(tmp_path)
+        assert raised.value.code == ExitCode.ARTIFACT
 
 
 def test_a_checkpoint_that_is_not_whole_or_of_another_model_is_refused_and_changes_nothing(
