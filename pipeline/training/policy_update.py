@@ -43,17 +43,18 @@ def more_logprobs(
 
     `ref_logprobs` are of the reference policy, if there is one. Without `old_logprobs` the engine's are the
     old ones. They are the trainer's own in half precision, and always of stripped rollouts, since what
-    sampled those saw another prompt.
+    sampled those saw another prompt. The reference is asked first, so that the trainer, once it has its turn,
+    keeps it.
     """
     members = {r.rollout_id: r for update in updates for r in update.rollouts}
     rollouts = list(members.values())
     unknown = {r.rollout_id for update in updates for r, _ in update.stripped}
     found: dict[str, Logprobs] = {}
+    if reference is not None and rollouts:
+        found["ref_logprobs"] = logprobs_of(reference, rollouts)
     if asked := [r for r in rollouts if half_precision or r.rollout_id in unknown]:
         engine = {r.rollout_id: np.array(r.logprobs, np.float32) for r in rollouts}
         found["old_logprobs"] = engine | logprobs_of(trainer, asked)
-    if reference is not None and rollouts:
-        found["ref_logprobs"] = logprobs_of(reference, rollouts)
     return found
 
 

@@ -80,10 +80,10 @@ class Iterations:
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs], float]:
         """Returns rollouts, continuations, each pass's updates, log-probabilities, all committed; the gap."""
         watch, shards, settings, trainer = self.watch, self.shards, self.settings, self.learner.trainer
-        number, team = asked.iteration, asked.team
+        number, team, num_updates = asked.iteration, asked.team, trainer.num_updates
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
-        digest, num_updates = team.recipe.policy_digest, trainer.num_updates
+        digest, reference = team.recipe.policy_digest, self.learner.reference
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         checked: list[Rollout] = []
         if recorded is not None:
@@ -99,17 +99,19 @@ class Iterations:
                 checked = self.sampling.continue_all(team, chosen, number, each=watch.rules.num_continuations)
             elif isinstance(judge, Oracle):
                 checked = judge.played
-        gap = asked.on(batch.rollouts)
         passes = batch.passes(
             settings.passes,
             settings.updates_per_iteration,
             max_uniform_share=credit.max_uniform_share,
             seed=self.sampling.seed,
         )
+        updates, half = [update for of_pass in passes for update in of_pass], self.half_precision
+        logprobs = (
+            recorded.logprobs if recorded else more_logprobs(updates, trainer, reference, half_precision=half)
+        )
+        gap = asked.on(batch.rollouts)  # after the reference's turn, so that the trainer keeps its own
         if recorded is not None:
-            return batch, checked, passes, recorded.logprobs, gap
-        updates = [update for of_pass in passes for update in of_pass]
-        logprobs = more_logprobs(updates, trainer, self.learner.reference, half_precision=self.half_precision)
+            return batch, checked, passes, logprobs, gap
         tables = iteration_tables(
             batch,
             checked,

@@ -70,8 +70,8 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
     host = host_bytes(config, shape, how, update)
     awake = left | {"trainer": standing_bytes(update)}
     if config.engine.kind == "vllm" or how.backend == "deepspeed":
-        gathered = {"gathered weights, fp32": 4 * shape.parameters} if how.backend == "deepspeed" else {}
-        phases["hand-off"] = beside(Phase({}, host | gathered), awake)
+        handed = {"weights handed over, fp32": 4 * shape.parameters} if how.backend == "deepspeed" else {}
+        phases["hand-off"] = beside(Phase({}, host | handed), awake)
     if how.backend == "deepspeed":
         phases["checkpoint"] = beside(Phase({}, checkpoint_bytes(host, shape, how)), awake)
     if config.actor.credit.mode == "actor_critic":

@@ -135,8 +135,8 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says():
     # A start divides one weight after another; the hand-off gives back the memory that weights leave through.
     start = phases["trainer start"].device
     assert start["weights"] + start["a whole weight"] == 2 * (count // 8 + 151_936 * 4096)
-    assert phases["hand-off"].host["gathered weights, fp32"] == 4 * count
-    assert all("gathered weights, fp32" not in phases[n].host for n in phases if n != "hand-off")
+    assert phases["hand-off"].host["weights handed over, fp32"] == 4 * count
+    assert all("weights handed over, fp32" not in phases[n].host for n in phases if n != "hand-off")
     checkpoint = phases["checkpoint"].host
     assert checkpoint["parts being written"] == 8 * 2 * 10**9
     assert "trainer, while the engine works" not in checkpoint

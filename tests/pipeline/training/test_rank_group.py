@@ -1,6 +1,7 @@
 """The group of ranks: what a rank is given, who is to blame. Ranks are stand-ins here."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -91,7 +92,9 @@ def test_ranks_that_wait_for_one_that_hangs_are_killed_and_it_is_named(
     said = str(raised.value)
     assert said.startswith(f"DeepSpeed rank {behind} ")
     assert f"no sign of life for 1 s in meet: {state}, last sign after a piece, number 4 of call 2" in said
-    assert f"DeepSpeed rank {1 - behind}: waiting, last sign after a step, number 1 of call 3" in said
+    # It looks for the other again and again, so it may be caught at work.
+    other = rf"DeepSpeed rank {1 - behind}: (waiting|running), last sign after a step, number 1 of call 3"
+    assert re.search(other, said)
     assert str(tmp_path / f"DeepSpeed-rank-{behind}.log") in said
     assert "in meet" in (tmp_path / f"DeepSpeed-rank-{1 - behind}.log").read_text()  # the stack of who waits
     assert not any(is_running(worker.pid) for worker in group.workers)
