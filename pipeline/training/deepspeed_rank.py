@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.training.packing import Batch, Loss, packed, summed
 from pipeline.training.protocol import TrainingRow
 from pipeline.training.rank_group import RankSetup, serve
 from pipeline.training.zero_parts import (
+    KINDS,
     MOMENTS,
     WEIGHT,
     Part,
@@ -259,14 +261,15 @@ class Rank:
 
     def load(self, folder: Path, steps: dict[str, int]) -> None:
         """Takes this rank's parts of what any number of ranks have saved, and the steps taken."""
-        load_parts(folder, self._all_parts())
+        shapes = self.trained_shapes().items()
+        sizes = {f"{kind}.{name}": prod(shape) for kind in KINDS for name, (_, shape) in shapes}
+        load_parts(folder, self._all_parts(), sizes)
         refresh_weights(self._engine.optimizer)
         for flat, (_, head) in self._steps().items():
             self._engine.optimizer.optimizer.state[flat]["step"].fill_(steps["head" if head else "body"])
 
     def _all_parts(self) -> dict[str, Part]:
-        kinds = (WEIGHT, *MOMENTS)
-        return {f"{kind}.{name}": part for kind in kinds for name, part in self._parts(kind).items()}
+        return {f"{kind}.{name}": part for kind in KINDS for name, part in self._parts(kind).items()}
 
     def _parts(self, kind: str) -> dict[str, Part]:
         return own_parts(self._engine.optimizer, self._trained, self._rank, kind)

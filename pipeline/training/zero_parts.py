@@ -21,6 +21,7 @@ from pipeline.processes.life import sign_of_life
 
 WEIGHT = "weight"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+KINDS = (WEIGHT, *MOMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +105,29 @@ def _batches(parts: Mapping[str, Part]) -> Iterator[dict[str, Part]]:
         yield some
 
 
-def load_parts(folder: Path, parts: Mapping[str, Part]) -> None:
+def load_parts(folder: Path, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> None:
     """Fills parts from what ranks have saved, however many there were; reads what lies in them and no more.
 
-    Raises ArtifactError if the files do not hold every element.
+    `sizes` has the number of elements of every whole tensor, parts of which may be other ranks'. Raises
+    ArtifactError if the files lack an element of a part, or hold one that no tensor has.
     """
-    missing = sum(part.values.numel() for part in parts.values())
+    missing, unknown = sum(part.values.numel() for part in parts.values()), 0
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as tensors:
             starts = tensors.metadata() or {}
-            for name in parts.keys() & tensors.keys() & starts.keys():
+            for name in tensors.keys() & starts.keys():
                 sign_of_life("a part loaded")
-                part, stored, first = parts[name], tensors.get_slice(name), int(starts[name])
-                low, high = max(part.start, first), min(part.stop, first + stored.get_shape()[0])
+                stored, first = tensors.get_slice(name), int(starts[name])
+                last = first + stored.get_shape()[0]
+                unknown += max(0, last - max(first, sizes.get(name, 0)))
+                if (part := parts.get(name)) is None:
+                    continue
+                low, high = max(part.start, first), min(part.stop, last)
                 if low < high:
                     part.values[low - part.start : high - part.start] = stored[low - first : high - first]
                     missing -= high - low
-    if missing:
+    if missing or unknown:
         raise ArtifactError(
-            f"{folder} lacks {missing} numbers of this model's weights and moments: it is of another model "
-            "or an earlier version. Next: the stage again with --fresh"
+            f"{folder} lacks {missing} numbers of this model's weights and moments, and has {unknown} that "
+            "are not its: it is of another model or an earlier version. Next: the stage again with --fresh"
         )

@@ -12,10 +12,10 @@ from safetensors import safe_open
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
 from pipeline.training import zero_parts
-from pipeline.training.zero_parts import MOMENTS, WEIGHT, Part, load_parts, own_parts, save_parts
+from pipeline.training.zero_parts import KINDS, MOMENTS, Part, load_parts, own_parts, save_parts
 
 SHAPES = {"embedding": (8, 4), "large": (16, 8), "b": (4, 4), "norm": (3,)}
-KINDS = (WEIGHT, *MOMENTS)
+SIZES = {f"{kind}.{name}": torch.Size(shape).numel() for kind in KINDS for name, shape in SHAPES.items()}
 
 
 def whole(kind: str, name: str) -> torch.Tensor:
@@ -129,7 +129,7 @@ def test_parts_are_read_by_other_ranks_under_another_zero_and_nothing_is_read_tw
     monkeypatch.setattr(zero_parts, "safe_open", Counting)
     for rank in range(after):
         parts = parts_of(then, rank, after)
-        load_parts(tmp_path, flat_names(parts))
+        load_parts(tmp_path, flat_names(parts), SIZES)
         for (kind, name), part in parts.items():
             assert torch.equal(part.values, whole(kind, name)[part.start : part.stop])
     numbers = sum(torch.Size(shape).numel() for shape in SHAPES.values())
@@ -154,5 +154,18 @@ def test_files_hold_no_more_than_a_part_and_are_vouched_for_by_whoever_wrote_the
 def test_a_checkpoint_that_lacks_a_file_or_knows_no_starts_is_refused(tmp_path: Path) -> None:
     files = saved(tmp_path, zero2, 2)
     (tmp_path / max(files)).unlink()
-    with pytest.raises(ArtifactError, match=r"lacks \d+ numbers of this model's weights"):
-        load_parts(tmp_path, flat_names(parts_of(zero3, 1, 2)))
+    with pytest.raises(ArtifactError, match=r"lacks [1-9]\d* numbers of this model's .* has 0 that are not"):
+        load_parts(tmp_path, flat_names(parts_of(zero3, 1, 2)), SIZES)
+
+
+@pytest.mark.parametrize("sizes", [SIZES | {"weight.b": 9}, {k: v for k, v in SIZES.items() if "b" not in k}])
+def test_a_checkpoint_of_a_model_that_has_more_is_refused(sizes: dict[str, int], tmp_path: Path) -> None:
+    saved(tmp_path, zero3, 2)
+    parts = {
+        name: Part(part.start, part.values[: max(0, sizes[name] - part.start)])
+        for name, part in flat_names(parts_of(zero2, 0, 1)).items()
+        if name in sizes
+    }
+    surplus = sum(SIZES.values()) - sum(sizes.values())
+    with pytest.raises(ArtifactError, match=f"lacks 0 numbers of this model's .* has {surplus} that are not"):
+        load_parts(tmp_path, parts, sizes)
