@@ -234,7 +234,7 @@ def test_exported_sessions_say_nothing_of_how_they_were_sampled(
     others = [replace(bare, rollout_id="c", kind="continuation"), replace(bare, rollout_id="d", guided=True)]
 
     def make(start: Start[Any]) -> None:
-        tables = {"rollouts": rollouts_table([bare, *others]), "steps": steps_table([])}
+        tables = {"rollouts": rollouts_table([bare, *others]), "steps": steps_table([bare])}
         start.shards.commit(0, tables, done=3)
         start.finish()
 
