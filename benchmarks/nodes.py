@@ -1,6 +1,6 @@
 """Rollouts a second of several nodes at one stage, beside one process.
 
-    python -m benchmarks.nodes  # about 10 minutes on two quiet CPU cores; needs ray (make setup-real-model)
+    python -m benchmarks.nodes  # about 25 minutes on two quiet CPU cores; needs ray (make setup-real-model)
 
 The nodes are two of a Ray cluster on this machine, with a CPU each. `one process` is the stage's command
 with one player of one thread, pinned to a core; `join` is two of it side by side with --join, as a Slurm
@@ -25,10 +25,10 @@ CONFIG, RUN = "configs/demo.yaml", "nodes"
 SETTINGS = (
     "engine.replicas=1",
     "rollouts.chain.feedback_free_draws=4",
-    "rollouts.num_tasks=600",
-    "run.rollouts_per_shard=96",
+    "rollouts.num_tasks=1700",
+    "run.rollouts_per_shard=192",
 )
-"""A player for each process; work for a minute, in some two dozen shards."""
+"""A player for each process; minutes of work, in some three dozen shards."""
 
 CRITERIA: Criteria = {
     "ray: at least 1.6 times the rollouts a second": at_least(1.6, "ray", "rollouts a second / one process"),

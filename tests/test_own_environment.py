@@ -59,6 +59,7 @@ def complete(lab: Lab) -> Lab:
     return lab
 
 
+@pytest.mark.slow
 def test_the_whole_chain_runs_on_an_environment_beside_the_project(complete: Lab) -> None:
     rollouts = complete.rollouts("rollouts")
     solved = [rollout for rollout in rollouts if rollout.reward == 1]
@@ -68,6 +69,7 @@ def test_the_whole_chain_runs_on_an_environment_beside_the_project(complete: Lab
     assert any("is wrong" in rollout.feedback_in_context for rollout in rollouts)
 
 
+@pytest.mark.slow
 def test_states_between_lines_are_labelled_scored_and_audited(complete: Lab) -> None:
     labels = complete.artifact("labels").table("labels").to_pylist()
     assert any(row["step_index"] > 0 and row["num_continuations"] > 0 for row in labels)
@@ -82,6 +84,7 @@ def test_states_between_lines_are_labelled_scored_and_audited(complete: Lab) -> 
     assert read_contract(critic)[0].splitter == "lines"
 
 
+@pytest.mark.slow
 def test_the_first_wrong_step_of_labelled_solutions_is_held_against_verifier_and_critic(
     complete: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,9 +1,12 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
 TOUR = Path(__file__).parents[1] / "docs" / "tour.py"
 
 
+@pytest.mark.slow
 def test_the_tour_is_short_and_its_actor_and_critic_learn(tmp_path: Path) -> None:
     assert len(TOUR.read_text(encoding="utf-8").splitlines()) <= 250
     tour = runpy.run_path(str(TOUR))

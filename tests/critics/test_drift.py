@@ -86,7 +86,7 @@ def of_clusters(rng: np.random.Generator, number: int, hidden: float, draws: int
     return values, rewards, clusters
 
 
-@pytest.mark.parametrize("number", [7, 24])
+@pytest.mark.parametrize("number", [7, pytest.param(24, marks=pytest.mark.slow)])
 def test_what_clusters_hide_does_not_make_a_right_critic_look_off(number):
     """Eight draws of a task share what its cluster hides: point estimates leave the limits by chance."""
     rng = np.random.default_rng(number)

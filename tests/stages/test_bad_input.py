@@ -97,6 +97,7 @@ def test_a_backend_that_is_not_installed_is_refused(overrides, asked, said, monk
     assert said in str(raised.value)
 
 
+@pytest.mark.slow
 def test_demonstrations_hold_no_added_token_of_a_base(chain, tmp_path, monkeypatch, capsys):
     base = tmp_path / "base"
     shutil.copytree(chain.run_dir / "sft" / "policy", base)

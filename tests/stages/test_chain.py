@@ -232,6 +232,7 @@ def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain):
     assert {name: measured[name] for name in expected} == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_base_is_taken_as_it_is_or_trained_further_or_adapted_and_merged(chain, tmp_path):
     base = chain.run_dir / "sft" / "policy"
     given = load_policy(base)

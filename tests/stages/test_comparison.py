@@ -197,6 +197,7 @@ def test_a_refused_run_stays_in_the_comparison_with_what_it_paid_for(
     assert report["measures"]["rollouts"]["budget"] == ours["spent"]
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on_where_it_stopped(chain: Lab, tmp_path: Path) -> None:
     """With processes of its own, side by side; the kill comes once one run is committed."""
     lab = lab_of(tmp_path / "lab", chain.artifact("sft").path("policy"), seeds=[0])

@@ -29,6 +29,7 @@ def full(chain, tmp_path_factory):
     return lab
 
 
+@pytest.mark.slow
 def test_rollouts_are_full_dialogues_that_replay(full):
     tokenizer = load_tokenizer(full.artifact("sft").path("policy"))
     tasks, rollouts = full.tasks(), full.rollouts("rollouts")
@@ -50,6 +51,7 @@ def test_rollouts_are_full_dialogues_that_replay(full):
     assert text.count(f"{START_TOKEN}assistant\n") == len(rollouts[0].steps)
 
 
+@pytest.mark.slow
 def test_another_style_than_the_policy_s_is_refused(full, tmp_path, capsys):
     lab = full.copy(tmp_path / "lab", "tasks", "sft", "rollouts")
     for other in ("prompt.style=compact", "prompt.thinking=true"):
@@ -87,6 +89,7 @@ def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty, smollm2):
     assert any(event.code in ("found", "not_found", "form") for r in rollouts for event in r.events)
 
 
+@pytest.mark.slow
 def test_an_actor_is_exported_with_the_template_it_was_trained_in(full, tmp_path):
     from transformers import AutoTokenizer, GenerationConfig
 

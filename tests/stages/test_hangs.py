@@ -30,6 +30,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> str:
     return "run.patience=0.02"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang", "stop"])
 def test_a_player_that_hangs_ends_the_stage_and_the_same_command_plays_the_same(
     chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: str, how: str
@@ -49,6 +50,7 @@ def test_a_player_that_hangs_ends_the_stage_and_the_same_command_plays_the_same(
     assert facts(lab.run_dir / "rollouts") == facts(chain.run_dir / "rollouts")
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_a_checkpoint_is_said_so_and_the_same_command_trains_the_same(
     chain: Lab, tmp_path: Path
 ) -> None:

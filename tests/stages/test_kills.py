@@ -122,7 +122,11 @@ def test_random_kills_of_scripted_rollouts_change_nothing(chain, forks, undistur
     [
         # Batch shape changes the last bits of a model's numbers, so an open shard is played again whole.
         ("rollouts", ["rollouts.item_done:23", "rollouts.merge.before:1"]),
-        ("sft", ["sft.update.after:70", "sft.checkpoint.mid:1", "sft.merge.before:1"]),
+        pytest.param(
+            "sft",
+            ["sft.update.after:70", "sft.checkpoint.mid:1", "sft.merge.before:1"],
+            marks=pytest.mark.slow,
+        ),
         ("critic", ["critic.update.after:4", "critic.merge.before:1", "critic.report_written:1"]),
         ("actor", ["actor.update.before:2", "actor.shard.after_ledger:1", "actor.merge.before:1"]),
     ],

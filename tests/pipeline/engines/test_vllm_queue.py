@@ -85,8 +85,14 @@ def test_a_replica_that_refuses_to_start_is_a_defect_at_once(make_engine: MakeEn
     assert engine._restarts_left == MAX_RESTARTS
 
 
-@pytest.mark.parametrize("how", ["hang", "stop"])
-@pytest.mark.parametrize("at", ["step", "load", "sleep"])
+@pytest.mark.parametrize(
+    ("at", "how"),
+    [
+        ("step", "hang"),
+        ("load", "stop"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("load", "hang"), ("sleep", "stop")]),
+    ],
+)
 def test_a_replica_that_stops_answering_ends_the_engine_with_a_word_on_where(
     at: str, how: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
