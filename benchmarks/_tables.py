@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from benchmarks import _looks
 from benchmarks._results import Row, Table, read_rows
 from benchmarks._run import RESULTS
 from benchmarks.demo_seeds import PARTS
@@ -21,7 +22,7 @@ def rows_of(name: str) -> dict[int, Table]:
 
 def present(name: str) -> bool:
     """Returns whether a benchmark has results; one that needs another machine may have none yet."""
-    return any(RESULTS.glob(f"{name}.json"))
+    return any([*RESULTS.glob(f"{name}.json"), *RESULTS.glob(f"{name}-seed*.json")])
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -126,6 +127,19 @@ def demo() -> str:
     }
     head = ["", *(f"seed {seed}" for seed in tables)]
     return grid(head, ([name, *(show(table) for table in tables.values())] for name, show in lines.items()))
+
+
+def looks(name: str, against: str) -> str:
+    """Returns the arms of a comparison whose results are looks, beside one of them."""
+    head = [
+        "arm",
+        "rollouts",
+        "success",
+        "rollouts to the threshold",
+        f"success beside {against}",
+        "times fewer",
+    ]
+    return grid(head, _looks.lines(rows_of(name), against))
 
 
 def levels() -> str:

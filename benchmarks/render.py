@@ -21,6 +21,7 @@ WORDS = (
     "cell",
     "by_seed",
     "demo",
+    "looks",
     "levels",
     "policies",
     "splits",

@@ -3,8 +3,6 @@
 import os
 from dataclasses import dataclass
 
-import torch
-
 BLOCK_SIZE = 32
 """Tokens per block of the prefix cache."""
 STEP = "a step of the engine"
@@ -47,6 +45,8 @@ def replica_environment(index: int, tensor_parallel: int) -> dict[str, str]:
     }
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
+        import torch
+
         visible = ",".join(str(i) for i in range(torch.cuda.device_count()))
     if devices := [name for name in visible.split(",") if name]:
         mine = devices[index * tensor_parallel : (index + 1) * tensor_parallel]

@@ -1,5 +1,7 @@
 """DeepSpeed's ranks as one group of processes, and the pipe to each: both of its ends."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time
@@ -8,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
-
-import torch
+from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError, disk_error
 from pipeline.processes.life import TICK, Silence, limit_of, sign_of_life
 from pipeline.processes.shared_weights import Files, Layout
 from pipeline.processes.worker import Worker, connect_to_parent, hung
+
+if TYPE_CHECKING:
+    import torch
 
 ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables that set torch's allocator; the first wins."""
@@ -167,6 +170,8 @@ def rank_environment(rank: int, options: DeepSpeedOptions) -> dict[str, str]:
     }
     if not any(os.environ.get(name) for name in ALLOCATORS):
         env[ALLOCATORS[0]] = "expandable_segments:True"
+    import torch
+
     if not torch.cuda.is_available():
         env["DS_ACCELERATOR"] = "cpu"
     return env

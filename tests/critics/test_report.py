@@ -173,6 +173,7 @@ def test_references_are_there_where_they_can_be() -> None:
     assert rows[SOLVER]["ev"]["value"] < 0 < rows["this critic"]["ev"]["value"]
 
 
+@pytest.mark.slow
 def test_trees_find_what_the_words_show_and_what_only_verifiers_see() -> None:
     """V falls alike at a step with the word `hm`, and at one that verifiers call wrong."""
     audit, _ = make_audit(lambda V, rng: np.full(V.shape, V.mean()), num_rollouts=1200, K=8)

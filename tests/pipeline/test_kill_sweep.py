@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.pipeline import toy
 from tests.pipeline.test_commit_protocol import POINTS as IN_ANY_STAGE
 
@@ -46,6 +48,7 @@ def facts(stage: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_at_any_point_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     log, argv = tmp_path / "points.log", [toy.config_in(tmp_path)]
     assert forks([[{}, "source", argv], [{"VDAPO_FAILPOINTS_LOG": str(log)}, "toy", argv]]) == [0, 0]

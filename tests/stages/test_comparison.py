@@ -112,6 +112,7 @@ def test_two_arms_with_two_seeds_come_to_tables_a_report_and_a_page(
     assert not in_process  # runs are there already
 
 
+@pytest.mark.slow
 def test_an_arm_that_starts_from_stored_rollouts_pays_for_them_before_its_first_look(
     chain: Lab, in_process: Counter[str], tmp_path: Path
 ) -> None:

@@ -79,7 +79,8 @@ def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
     assert data_of(lab.begun("critic", *default)).num_continued > 0
 
 
-@pytest.mark.parametrize("kind", ["features", pytest.param("words", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["features", "words"])
 def test_a_critic_that_is_told_verdicts_is_told_them_in_every_stage(
     chain: Any, tmp_path: Any, capsys: Any, kind: str
 ) -> None:

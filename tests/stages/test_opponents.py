@@ -57,6 +57,7 @@ def killed_and_whole(chain, tmp_path, monkeypatch):
     return trained
 
 
+@pytest.mark.slow
 def test_later_passes_train_on_the_same_rollouts_and_ratios_to_what_sampled_them(killed_and_whole):
     lab = killed_and_whole("actor.credit={mode: decoupled_clip}", "actor.passes=2")
     lines = updates_of(lab)
@@ -151,6 +152,7 @@ def test_imitation_trains_on_bare_successes_alone(chain, tmp_path):
     assert all("clip_high_share" not in line for line in lines)
 
 
+@pytest.mark.slow
 def test_tasks_that_taught_nothing_are_not_sampled_again_for_a_while(killed_and_whole):
     lab = killed_and_whole(
         "actor.credit={mode: decoupled_clip, history_filter: uniform}",
@@ -173,6 +175,7 @@ def test_tasks_that_taught_nothing_are_not_sampled_again_for_a_while(killed_and_
     assert [line["tasks/skipped"] for line in lines if "tasks/skipped" in line] == skipped
 
 
+@pytest.mark.slow
 def test_a_value_head_learns_beside_the_actor_and_is_in_its_checkpoints(killed_and_whole, monkeypatch):
     monkeypatch.setattr(critics.fit.online, "PRETRAINING_UPDATES", 6)
     credit = "actor.credit={mode: actor_critic, unit: token, value_learning_rate: 1.0e-3}"
@@ -226,6 +229,7 @@ def test_trees_branch_where_told_and_their_branches_are_rollouts_that_count(kill
     assert_same(recomputed(lab), each=2)
 
 
+@pytest.mark.slow
 def test_tasks_are_visited_in_the_order_that_the_critic_gives_its_candidates(killed_and_whole):
     """Decoupled clip with this one lever; 12 of 24 tasks are candidates for 4 places."""
     clip = "mode: v_dapo, alpha: 0, group_part: decoupled_clip, kl: 0, overlong_factor: 0.5"

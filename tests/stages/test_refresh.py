@@ -108,6 +108,7 @@ class Holding:
 
 
 @pytest.mark.usefixtures("steps_off")
+@pytest.mark.slow
 def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp_path, monkeypatch):
     """Its stages ask for all of a GPU's memory, which trainer, reference, engine and critic hold before."""
     held: set[Any] = set()

@@ -97,22 +97,21 @@ def skill(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return of_round
 
 
-@pytest.mark.parametrize("last", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_rounds_serve_a_better_model_and_refuse_a_sabotaged_one(
     chain: Lab,
     skill: dict[str, float],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    last: int,
 ) -> None:
     """The third is like what is served: played to the last look."""
     monkeypatch.setenv("COLUMNS", "200")
     lab = lab_of(chain, tmp_path / "lab")
     home = lab.run_dir / "rounds"
     skill |= {"001": 1.0, "002": 0.3, "003": 1.0}
-    numbers = ("001", "002", "003")[:last]
-    for number, decision in zip(numbers, ("promote", "roll_back", "continue"), strict=False):
+    numbers = ("001", "002", "003")
+    for number, decision in zip(numbers, ("promote", "roll_back", "continue"), strict=True):
         found, verdict = played(lab)
         assert (f"{found:03d}", verdict["decision"]) == (number, decision)
         pointer, folder = served_policy(lab.run_dir)
@@ -134,7 +133,7 @@ def test_rounds_serve_a_better_model_and_refuse_a_sabotaged_one(
     fresh = [Artifact.open(home / n, "rollouts").table("rollouts")["rollout_id"].to_pylist() for n in numbers]
     buffer = Artifact.open(home / numbers[-1], "replay")
     assert buffer.table("rollouts")["rollout_id"].to_pylist() == [id for of in fresh for id in of][-100:]
-    assert Counter(buffer.table("replay")["round"].to_pylist())[last] == len(fresh[-1]) < 100
+    assert Counter(buffer.table("replay")["round"].to_pylist())[3] == len(fresh[-1]) < 100
 
     capsys.readouterr()
     assert main(["monitor", str(lab.run_dir)]) == 0

@@ -37,6 +37,7 @@ def lines_of(lab: Lab) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("few_companies")
+@pytest.mark.slow
 def test_stripped_successes_join_bare_sets_and_the_loss_comes_out_of_the_tables_again(killed_and_whole):
     """A start that dies between two updates goes on to the same bits."""
     lab = killed_and_whole(*STRIPPED, DECOUPLED, "actor.passes=2", dies_before=3)

@@ -130,7 +130,9 @@ def test_a_replica_that_takes_many_steps_is_not_hung(
 @pytest.mark.parametrize(
     ("fault", "said", "code"),
     [
-        ("raise", "RuntimeError: an assertion of the engine", ExitCode.DEFECT),
+        pytest.param(
+            "raise", "RuntimeError: an assertion of the engine", ExitCode.DEFECT, marks=pytest.mark.slow
+        ),
         ("kill", "was killed by SIGKILL", ExitCode.STOPPED),
     ],
 )

@@ -1,0 +1,41 @@
+"""Arms of several seeds side by side, of looks whose curves are known."""
+
+from benchmarks._looks import curve_of, lines
+from benchmarks._results import Table, measured
+
+
+def table(method: float, other: float) -> Table:
+    """Both start at .1; the method pays 1,000 stored rollouts and ends after 2,000, the other after 8,000."""
+    rows = measured("v_dapo", {"success at -1": 0.1, "rollouts at -1": 0, "rollouts of actor": 1000})
+    rows += measured("v_dapo", {"success at 0": 0.55, "rollouts at 0": 1000, "rollouts of rollouts": 1000})
+    rows += measured("v_dapo", {"success at 2": method, "rollouts at 2": 2000})
+    rows += measured("decoupled_clip", {"success at -1": 0.1, "rollouts at -1": 0})
+    rows += measured("decoupled_clip", {"success at 0": 0.1, "rollouts at 0": 0, "rollouts of actor": 8000})
+    return Table([*rows, *measured("decoupled_clip", {"success at 40": other, "rollouts at 40": 8000})])
+
+
+def test_a_curve_stays_at_the_start_until_the_actor_begins_and_ends_with_all_that_was_paid() -> None:
+    curve = curve_of(table(0.75, 0.7), "v_dapo")
+    assert curve.costs.tolist() == [0, 1000, 1000, 2000]
+    assert curve.observed[0].tolist() == [0.1, 0.1, 0.55, 0.75]
+
+
+def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the_threshold() -> None:
+    ours, other = lines({0: table(0.75, 0.9), 1: table(0.75, 0.9)}, "decoupled_clip")
+    assert ours == [
+        "v_dapo",
+        "2,000",
+        "0.750 [0.750, 0.750]",
+        "1,500, 1,500",
+        "0.450 [0.450, 0.450]",
+        "3.67 [3.67, 3.67]",
+    ]
+    assert other == ["decoupled_clip", "8,000", "0.900 [0.900, 0.900]", "5,500, 5,500", "", ""]
+
+
+def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
+    ours, other = lines({0: table(0.75, 0.6), 1: table(0.75, 0.6)}, "decoupled_clip")
+    assert other[3] == "> 8,000, > 8,000"
+    assert ours[5] == "at least 5.33"
+    _, nobody = lines({0: table(0.6, 0.6)}, "v_dapo")
+    assert nobody[5] == "neither reaches it"
