@@ -5,7 +5,8 @@
 
 A seed with these three arms takes some fifty minutes of one core, with all of them two hours; a call that
 was stopped goes on. `make comparison CONFIG=configs/comparison-sparse.yaml` makes all seeds in one go, with
-tests over seeds and tasks; seeds made apart have the same runs, and docs/results.md draws its intervals over them.
+tests over seeds and tasks; seeds made apart have the same runs, and docs/results.md draws its intervals over
+seeds alone.
 """
 
 import sys
