@@ -25,9 +25,11 @@ from stages.wiring.plan_models import training_of
 from stages.wiring.plan_processes import actor_processes, critic_processes
 
 CRITIC = "critic (first GPU)"
-ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights and cache
+ENGINE_WORK_BYTES = GIB  # start value: of vLLM's passes, in its share beside weights, cache and graphs
 ENGINE_ASLEEP_BYTES = GIB  # start value: what vLLM keeps of a GPU while it sleeps, beside context and NCCL
-GRAPH_BYTES = GIB  # start value: of vLLM's CUDA graphs, which it keeps asleep too
+GRAPH_BYTES = (
+    GIB  # start value: of vLLM's CUDA graphs, which its share includes, and which stay while it sleeps
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,8 @@ def _generation(config: Config, shape: Shape, context: int) -> tuple[Phase, int]
     parts = {"weights": shape.parameters * element // split}
     if config.hardware.num_gpus:
         share = int(engine.memory_share * config.hardware.gpu_memory_gib * GIB)
-        cache = max(0, share - parts["weights"] - ENGINE_WORK_BYTES)
-        parts |= {"key-value cache": cache, "at work": ENGINE_WORK_BYTES}
+        parts["at work"] = ENGINE_WORK_BYTES + (0 if engine.eager else GRAPH_BYTES)
+        parts["key-value cache"] = cache = max(0, share - sum(parts.values()))
     else:
         parts["key-value cache"] = cache = int(VllmOptions().kv_cache_gib * GIB)
         if element == 2:  # of a pass; CUDA's product of halves yields fp32 by itself (vLLM's LogitsProcessor)
