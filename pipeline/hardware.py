@@ -59,7 +59,15 @@ def usable_cores() -> int:
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
-_PEAKS = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "RTX 4090": 165e12}
+_PEAKS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H200 NVL": 835e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "A100": 312e12,
+    "RTX 4090": 165e12,
+}
 """bf16 operations a second on tensor cores, dense, by NVIDIA's data sheets; the first name that fits."""
 
 

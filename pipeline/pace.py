@@ -82,7 +82,8 @@ class Pace:
         """Returns the metrics since the last lap, in which so many tokens were sampled.
 
         A rate is left out where nothing was done, the share of the peak (MFU: what a model's products take,
-        none twice, as in arXiv:2204.02311, appendix B) where it is not known, GPUs where there are none.
+        none twice, as in arXiv:2204.02311, appendix B, but of attention the causal half alone) where it is
+        not known, GPUs where there are none.
         """
         spent = self.clock.lap()
         found = {f"{SECONDS}{part}": seconds for part, seconds in spent.items()}

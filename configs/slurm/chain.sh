@@ -21,9 +21,9 @@ before=
 for stage in ${STAGES:-tasks sft rollouts labels critic critic_report stored actor evaluation}; do
   name=$(basename "$folder")-$stage
   # Asked before its files are: a job that ends in between is a moment longer in the queue, and not made twice.
-  # %F is the id that all jobs of an array share.
-  job=$(squeue --me --noheader --name="$name" --format="%F %Z" | awk -v here="$PWD" '
-    { id = $1; sub(/^[^ ]+ /, ""); if ($0 == here && !found) found = id }
+  # %F is the id that all jobs of an array share, %Z the job's folder, which sbatch notes without symbolic links.
+  job=$(squeue --me --noheader --name="$name" --format="%F %Z" | awk -v here="$PWD" -v real="$(pwd -P)" '
+    { id = $1; sub(/^[^ ]+ /, ""); if (($0 == here || $0 == real) && !found) found = id }
     END { print found }')               # read to its end: squeue would fail where nobody reads on
   if [ -n "$job" ]; then
     echo "$stage $job: queued or running already"

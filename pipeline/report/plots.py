@@ -117,8 +117,11 @@ def stacked(
         at, below = [entry[x] for entry in entries], np.zeros(len(entries))
         for place, part in enumerate(parts):
             height = np.array([entry[part] for entry in entries], dtype=float)
-            axes.bar(at, height, bottom=below, width=0.9, color=_COLOURS[place % len(_COLOURS)], label=part)
+            axes.bar(at, height, bottom=below, width=0.9, label=part, color=_COLOURS[place % len(_COLOURS)],
+                     edgecolor="white", linewidth=0, hatch="//" if place >= len(_COLOURS) else None)  # fmt: skip
             below += height
+        if all(float(place).is_integer() for place in at):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set(xlabel=x, ylabel=y_label)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 

@@ -30,7 +30,8 @@ def spent_curve(report: Mapping[str, Any]) -> Drawing:
     return Drawing(
         svg,
         "What the actor's own rollouts bought: those that it was trained on, surplus ones and fresh "
-        "continuations that check its critic. What the stages before it sampled is not counted.",
+        "continuations that check its critic. What the stages before it and refreshes of its critic sampled "
+        "is not counted.",
     )
 
 

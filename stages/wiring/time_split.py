@@ -38,4 +38,8 @@ def time_curve(report: Mapping[str, Any]) -> Drawing:
         for entry in split
     ]
     svg = plots.stacked("time", drawn, parts, x="iteration", y_label="seconds")
-    return Drawing(svg, "Where the time went, checkpoints in the iteration after them (docs/launch.md).")
+    return Drawing(
+        svg,
+        "Where the time of each iteration went, every second once (docs/launch.md). Starts and checkpoints "
+        "count in the iteration after them.",
+    )

@@ -180,6 +180,16 @@ def test_jobs_of_other_runs_and_folders_are_not_this_run_s(slurm: Path) -> None:
     assert chain(slurm, stages="sft") == ["sft 101: submitted"]
 
 
+def test_jobs_are_this_run_s_where_its_folder_is_known_by_a_symbolic_link(slurm: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(slurm, target_is_directory=True)
+    (slurm / "queue").write_text(f"mine-sft 8 {slurm}\n")  # as sbatch, which asks the kernel where it is
+    command = ["bash", str(SLURM / "chain.sh"), "some.yaml", "--run", "mine"]
+    asked = environment(slurm) | {"STAGES": "sft", "PWD": str(link)}
+    done = subprocess.run(command, env=asked, cwd=link, capture_output=True, text=True, check=True)
+    assert done.stdout == "sft 8: queued or running already\n"
+
+
 def test_a_queue_of_many_jobs_is_read_to_its_end(slurm: Path) -> None:
     lines = [f"mine-sft 9 {slurm}"] * 3000  # more than a pipe holds
     (slurm / "queue").write_text("\n".join([*lines, ""]))

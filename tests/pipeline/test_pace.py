@@ -109,6 +109,11 @@ def test_without_a_known_peak_no_share_of_it_is_given(options: dict[str, Any]) -
     assert peak_operations("Some other GPU") is None
 
 
+def test_a_gpu_of_less_power_is_not_taken_for_its_larger_sister() -> None:
+    for name in ("H100 NVL", "H100 PCIe", "H200 NVL"):
+        assert peak_operations(f"NVIDIA {name}") < peak_operations("NVIDIA H100 80GB HBM3")  # type: ignore[operator]
+
+
 def test_the_time_in_which_gpus_change_hands_is_no_work() -> None:
     pace, hand = paced(0)
     turns = Turns(True, pace.clock)

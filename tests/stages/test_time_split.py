@@ -34,3 +34,9 @@ def test_bars_stand_on_top_of_each_other_and_without_a_line_there_is_no_drawing(
     svg = time_curve({"time": time_split.time_split(HISTORY)}).svg
     assert all(f">{part}<" in svg for part in ("sampling", "update", "other", "seconds"))
     assert time_curve({}).svg == ""
+
+
+def test_more_parts_than_colours_are_told_apart() -> None:
+    line = {f"timing_s/part {i}": 5.0 for i in range(10)}
+    assert time_curve({"time": time_split.time_split([{"iteration": 0, **line}])}).svg.count("<pattern") >= 1
+    assert time_curve({"time": time_split.time_split(HISTORY)}).svg.count("<pattern") == 0
