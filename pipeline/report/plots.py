@@ -117,8 +117,9 @@ def stacked(
         at, below = [entry[x] for entry in entries], np.zeros(len(entries))
         for place, part in enumerate(parts):
             height = np.array([entry[part] for entry in entries], dtype=float)
-            axes.bar(at, height, bottom=below, width=0.9, label=part, color=_COLOURS[place % len(_COLOURS)],
-                     edgecolor="white", linewidth=0, hatch="//" if place >= len(_COLOURS) else None)  # fmt: skip
+            colour, hatch = _COLOURS[place % len(_COLOURS)], "//" if place >= len(_COLOURS) else None
+            axes.bar(at, height, bottom=below, width=0.9, label=part, color=colour, edgecolor="white",
+                     linewidth=0, hatch=hatch)  # fmt: skip
             below += height
         if all(float(place).is_integer() for place in at):
             axes.xaxis.get_major_locator().set_params(integer=True)

@@ -180,7 +180,9 @@ def test_jobs_of_other_runs_and_folders_are_not_this_run_s(slurm: Path) -> None:
     assert chain(slurm, stages="sft") == ["sft 101: submitted"]
 
 
-def test_jobs_are_this_run_s_where_its_folder_is_known_by_a_symbolic_link(slurm: Path, tmp_path: Path) -> None:
+def test_jobs_are_this_run_s_where_its_folder_is_known_by_a_symbolic_link(
+    slurm: Path, tmp_path: Path
+) -> None:
     link = tmp_path / "link"
     link.symlink_to(slurm, target_is_directory=True)
     (slurm / "queue").write_text(f"mine-sft 8 {slurm}\n")  # as sbatch, which asks the kernel where it is
