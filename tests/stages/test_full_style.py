@@ -60,6 +60,7 @@ def test_another_style_than_the_policy_s_is_refused(full, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # bf16 takes its time on a core that has no instructions for it
 def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty, smollm2):
     """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
     settings = [
