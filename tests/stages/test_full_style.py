@@ -60,13 +60,15 @@ def test_another_style_than_the_policy_s_is_refused(full, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # bf16 takes its time on a core that has no instructions for it
 def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty, smollm2):
-    """SmolLM2-135M-Instruct with its own tokenizer, in bf16: from demonstrations to graded rollouts."""
+    """SmolLM2-135M-Instruct with its own tokenizer: from demonstrations to graded rollouts.
+
+    In fp32: cores without instructions for bf16 take minutes for a prompt of it.
+    """
     settings = [
         *("prompt.style=full", "prompt.thinking=true", "sampling.max_response_tokens=240"),
         *(f"sft.base={smollm2}", "sft.num_demonstrations=2", "sft.num_updates=4", "sft.batch_rows=2"),
-        *("sft.learning_rate=1e-4", "engine.dtype=bfloat16", "engine.max_live=4"),
+        *("sft.learning_rate=1e-4", "engine.max_live=4"),
         *("rollouts.num_tasks=2", "rollouts.chain.feedback_free_draws=2"),
     ]
     for stage in ("tasks", "sft", "rollouts"):
