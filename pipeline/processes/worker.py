@@ -90,7 +90,7 @@ class Worker:
         return self._process.pid
 
     def send(self, message: Any, look: Callable[[], None] = lambda: None) -> None:
-        """Sends a message, looks while it waits. Raises WorkerDiedError, WorkerHungError if nobody reads it."""
+        """Sends a message; looks while it waits. Raises WorkerDiedError, or WorkerHungError if unread."""
         failures: list[Exception] = []
 
         def pass_on() -> None:

@@ -1,4 +1,4 @@
-"""Lends this machine's ranks to whoever holds a folder, as a stage's command does; ends with its exit code."""
+"""Lends ranks of this machine to whoever holds a folder, as a stage's command does; has its exit code."""
 
 import sys
 import time

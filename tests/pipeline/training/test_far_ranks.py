@@ -1,4 +1,4 @@
-"""Ranks on another node: they are started, fed, watched and ended as those of this one. They are stand-ins."""
+"""Ranks on another node are started, fed, watched and ended as those of this one. They are stand-ins."""
 
 import os
 import re
@@ -175,7 +175,7 @@ def test_a_node_whose_agent_is_killed_is_lost_with_its_ranks(make_group: MakeGro
         assert "its process has ended" in said
         assert raised.value.code == ExitCode.STOPPED
         assert eventually(lambda: not is_running(pids[1]))
-        with pytest.raises(WorkerDiedError, match="the node .* was lost"):
+        with pytest.raises(WorkerDiedError, match=r"the node .* was lost"):
             make_group(pair)
 
 

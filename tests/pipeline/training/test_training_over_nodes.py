@@ -1,0 +1,84 @@
+"""DeepSpeed over two nodes of this machine: one rank on each is two ranks on one, to the bit."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.models.policy import weights_digest
+from pipeline.processes.life import Scope, workers_of
+from pipeline.training.deepspeed import DeepSpeedTrainer
+from pipeline.training.losses import critic_loss
+from tests.pipeline.training.conftest import TORCH, options_of
+from tests.pipeline.training.helpers import (
+    LOSS,
+    SETTINGS,
+    critic,
+    critic_training_rows,
+    policy,
+    policy_training_rows,
+)
+from tests.pipeline.training.nodes import two_nodes
+
+pytestmark = pytest.mark.slow
+
+
+def trainer_of(kind: str, ranks: int, model: Any, head: str, **settings: Any) -> DeepSpeedTrainer:
+    zero = kind.removesuffix(" lora")
+    changes = TORCH["lora"] if zero != kind else {}
+    options = options_of(zero, ranks)
+    return DeepSpeedTrainer(model, head=head, options=options, **settings | changes)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["zero2_fp32", "zero3", "zero2_fp32 lora", "zero3 lora"])
+def test_a_rank_on_each_of_two_nodes_trains_as_two_ranks_on_one(kind: str, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    settings = SETTINGS | {"micro_batch_tokens": 60, "recompute": kind.startswith("zero3")}
+    options_of(kind.removesuffix(" lora"))
+    with two_nodes(tmp_path / "stage", "deepspeed") as pair:
+        for ranks, scope in ((2, Scope()), (1, pair.scope())):
+            folder = tmp_path / str(ranks)
+            with workers_of(scope):
+                trainer = trainer_of(kind, ranks, policy(), "policy", **settings)
+            with closing(trainer):
+                metrics = [trainer.update(policy_training_rows(update), LOSS) for update in range(2)]
+                trainer.offload()
+                digests = [weights_digest(trainer.weights())]
+                files = trainer.save_checkpoint(folder / "checkpoint")
+                trainer.update(policy_training_rows(9), LOSS)
+                digests.append(weights_digest(trainer.weights()))
+                trainer.load_checkpoint(folder / "checkpoint")
+                metrics.append(trainer.update(policy_training_rows(2), LOSS))
+                rows = policy_training_rows(3)
+                scores = [output["logprobs"] for output in trainer.forward(rows)]
+                trainer.export(folder / "exported")
+            exported = (folder / "exported" / "model.safetensors").read_bytes()
+            seen.append((metrics, digests, files, exported, np.concatenate(scores).tobytes()))
+    one, two = seen
+    assert two == one
+    assert len(set(one[1])) == 2  # the digest of other weights is another
+
+
+@pytest.mark.timeout(900)
+def test_a_critic_on_two_nodes_trains_and_scores_as_on_one(tmp_path: Path) -> None:
+    """Its weights lie in no file: they, and its head beside adapters, travel."""
+    seen: list[Any] = []
+    rows, settings = critic_training_rows(), SETTINGS | {"learning_rate": lambda n: 1e-2}
+    options_of("zero2_fp32")
+    with two_nodes(tmp_path / "stage", "deepspeed") as pair:
+        for ranks, scope in ((2, Scope()), (1, pair.scope())):
+            with workers_of(scope):
+                learner = trainer_of("zero2_fp32 lora", ranks, critic(), "critic", **settings)
+                scorer = trainer_of("zero2_fp32", ranks, critic(), "critic")
+            with closing(learner), closing(scorer):
+                for head_only in (True, False):
+                    learner.set_head_only(head_only)
+                    learner.update(rows, critic_loss())
+                for _ in range(2):  # it reads its weights again after it has left
+                    scores = {name: column.tolist() for name, column in scorer.forward(rows)[0].items()}
+                    scorer.offload()
+                seen.append((weights_digest(learner.weights()), scores))
+    assert seen[0] == seen[1]
