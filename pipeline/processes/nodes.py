@@ -155,10 +155,15 @@ class Meeting:
             try:
                 sock = socket.create_connection((address, self.port), HANDSHAKE)
                 link = Link(sock, bytes.fromhex(self.key), called=False)
-                link.send(hello)
-                return address, link
             except REFUSALS as found:
                 error = found
+                continue
+            try:
+                link.send(hello)
+                return address, link
+            except OSError as found:
+                error = found
+                link.close()
         raise ConnectionError(f"{', '.join(self.addresses)} port {self.port}: {reason(error)}")
 
 

@@ -33,6 +33,8 @@ def lent(folder: Path, patience: float) -> tuple[ExitCode, str] | None:
     meeting = Meeting.read(folder)
     if meeting is None:
         return None
+    import torch  # noqa: F401 - what starts ranks asks it; who waits for them would hear nothing meanwhile
+
     asked = time.monotonic()
     try:
         host, told = meeting.call(("lends", socket.gethostname(), os.getpid()))

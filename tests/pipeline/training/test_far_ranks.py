@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_what_far_ranks_read_and_write_of_this_nodes_memory_travels(
     weights = {"a": torch.arange(60.0), "b": torch.arange(100, dtype=torch.bfloat16)}
     filled, layout = source.write(weights), target.write(weights)
     mapped(layout.path)[:] = b"\xff" * layout.num_bytes
-    group = make_group(pair, weights=theirs.write({"w": torch.ones(5)}))
+    group = make_group(pair, weights=theirs.write({"w": torch.ones(16)}))
     wanted = bytes(mapped(filled.path))
     assert group.tell("read", filled) == [wanted, wanted]
     before = threading.active_count()
@@ -93,7 +94,7 @@ def test_what_far_ranks_read_and_write_of_this_nodes_memory_travels(
     runs = [bytes(mapped(layout.path))[64 * place : 64 * place + 64] for place in range(number)]
     for place, run in enumerate(runs):  # and nothing else comes back
         assert run == (wanted[64 * place : 64 * place + 64] if place % 2 else b"\xff" * 64)
-    assert group.tell("weights") == [bytes(torch.ones(5).numpy())] * 2  # what scores may read it again
+    assert group.tell("weights") == [bytes(torch.ones(16).numpy())] * 2  # what scores may read it again
     assert threading.active_count() == before
     for memory in (source, target, theirs):
         memory.close()
@@ -223,7 +224,8 @@ def test_who_does_not_know_the_key_or_comes_too_late_is_not_let_in(
     def call(key: str) -> None:
         try:
             _, link = Meeting(meeting.addresses, meeting.port, key).call(("lends", "somebody", 1))
-            link.receive()
+            with closing(link):
+                link.receive()
         except (OSError, EOFError) as error:
             refused.append(error)
 
