@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ from pipeline.settings import Section
 
 if TYPE_CHECKING:
     from pipeline.artifacts.start import Stage
+
+LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that DeepSpeed's launcher sets."""
 
 
 def read_arguments(
@@ -39,6 +43,18 @@ def check_help(stage: Stage[Any, Any], options: argparse.Namespace, config: Any)
             "sft, critic, stored, actor and dpo with training.backend=deepspeed; with --join: stages that "
             f"sample. {next_move}"
         )
+
+
+def is_one_too_many() -> bool:
+    """Returns whether a launcher has started this process beside another one of its node.
+
+    DeepSpeed's starts one for each GPU, where a stage starts its ranks itself. What it set for each of them
+    is forgotten: others that this process starts would read it.
+    """
+    place = int(os.environ.get("LOCAL_RANK", "0"))
+    for name in LAUNCHER:
+        os.environ.pop(name, None)
+    return place > 0
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from pipeline.artifacts.arguments import check_help, read_arguments
+from pipeline.artifacts.arguments import check_help, is_one_too_many, read_arguments
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries
 from pipeline.artifacts.failpoints import failpoint
@@ -103,8 +103,8 @@ class _Run:
         place = f"run.data_dir = {config.run.data_dir}"
         check_folder(run_dir, place)
         check_help(self.stage, options, config)
-        if options.nodes > 1 and int(os.environ.get("LOCAL_RANK", "0")) > 0:
-            return ExitCode.COMPLETE, ""  # DeepSpeed's launcher starts one for each GPU; one a node will do
+        if options.nodes > 1 and is_one_too_many():
+            return ExitCode.COMPLETE, ""
         names = self.stage.inputs(config)
         inputs = {name: Artifact.open(run_dir, name) for name in names}
         identity, runtime_settings = identity_of(self.stage, config, inputs)

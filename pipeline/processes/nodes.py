@@ -194,6 +194,7 @@ class Nodes:
 
     def gather(self, say: Callable[[str], None], look: Callable[[], None]) -> None:
         """Waits until all are there. Raises WorkerDiedError, code 75, if some are not in time."""
+        (self._folder / MEETING).unlink(missing_ok=True)  # of a start that was killed
         if self.number == 1:
             return
         self._server = socket.create_server(("", 0))

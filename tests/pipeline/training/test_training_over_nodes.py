@@ -12,6 +12,8 @@ from pipeline.models.policy import weights_digest
 from pipeline.processes.life import Scope, workers_of
 from pipeline.training.deepspeed import DeepSpeedTrainer
 from pipeline.training.losses import critic_loss
+from pipeline.training.protocol import TrainingRow
+from pipeline.training.torch import TorchTrainer
 from tests.pipeline.training.conftest import TORCH, options_of
 from tests.pipeline.training.helpers import (
     LOSS,
@@ -41,7 +43,7 @@ def contents(file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["zero2_fp32", "zero3", "zero2_fp32 lora", "zero3 lora"])
+@pytest.mark.parametrize("kind", ["zero2_fp32", "zero3", "zero2_fp32 lora"])
 def test_a_rank_on_each_of_two_nodes_trains_as_two_ranks_on_one(kind: str, tmp_path: Path) -> None:
     seen: list[Any] = []
     settings = SETTINGS | {"micro_batch_tokens": 60, "recompute": kind.startswith("zero3")}
@@ -72,22 +74,30 @@ def test_a_rank_on_each_of_two_nodes_trains_as_two_ranks_on_one(kind: str, tmp_p
 
 
 @pytest.mark.timeout(900)
-def test_a_critic_on_two_nodes_trains_and_scores_as_on_one(tmp_path: Path) -> None:
-    """Its weights lie in no file: they, and its head beside adapters, travel."""
-    seen: list[Any] = []
+def test_a_critic_on_two_nodes_trains_as_on_one_and_scores_as_torch_does(tmp_path: Path) -> None:
+    """Its weights lie in no file, so they travel, and so does its head beside adapters."""
+    digests: list[str] = []
     rows, settings = critic_training_rows(), SETTINGS | {"learning_rate": lambda n: 1e-2}
     options_of("zero2_fp32")
     with two_nodes(tmp_path / "stage", "deepspeed") as pair:
         for ranks, scope in ((2, Scope()), (1, pair.scope())):
             with workers_of(scope):
                 learner = trainer_of("zero2_fp32 lora", ranks, critic(), "critic", **settings)
-                scorer = trainer_of("zero2_fp32", ranks, critic(), "critic")
-            with closing(learner), closing(scorer):
+            with closing(learner):
                 for head_only in (True, False):
                     learner.set_head_only(head_only)
                     learner.update(rows, critic_loss())
-                for _ in range(2):  # it reads its weights again after it has left
-                    scores = {name: column.tolist() for name, column in scorer.forward(rows)[0].items()}
-                    scorer.offload()
-                seen.append((weights_digest(learner.weights()), scores))
-    assert seen[0] == seen[1]
+                digests.append(weights_digest(learner.weights()))
+        with workers_of(pair.scope()):
+            scorer = trainer_of("zero2_fp32", 1, critic(), "critic")
+        with closing(scorer):
+            for _ in range(2):  # it reads its weights again after it has left
+                for mine, theirs in zip(scorer.forward(rows * 2), torch_scores(rows * 2), strict=True):
+                    for name, column in theirs.items():
+                        np.testing.assert_allclose(mine[name], column, atol=1e-5)
+                scorer.offload()
+    assert digests[0] == digests[1]
+
+
+def torch_scores(rows: list[TrainingRow]) -> list[dict[str, np.ndarray]]:
+    return TorchTrainer(critic(), head="critic").forward(rows)
