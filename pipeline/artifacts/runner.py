@@ -181,7 +181,7 @@ class _Run:
                     refuse_if_changed(self.folder, recorded, identity, complete=False)
                     from pipeline.training.rank_agent import lent
 
-                    if ended := lent(self.folder, patience):
+                    if ended := lent(self.folder, patience, self._tell):
                         return ended
                 self.stop.raise_if_set()
                 time.sleep(PATIENCE)

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,7 +25,7 @@ from pipeline.training.far_ranks import memory_of, with_memory
 from pipeline.training.rank_group import DeepSpeedOptions, start_ranks
 
 
-def lent(folder: Path, patience: float) -> tuple[ExitCode, str] | None:
+def lent(folder: Path, patience: float, say: Callable[[str], None]) -> tuple[ExitCode, str] | None:
     """Returns exit code and message of the stage that this node's ranks have served, once it has ended.
 
     None if no process that holds the stage's folder waits for nodes. Who held it and was lost means 75.
@@ -45,6 +45,7 @@ def lent(folder: Path, patience: float) -> tuple[ExitCode, str] | None:
     except REFUSALS:  # it has all the nodes that it wants
         told.close()
         return None
+    say(f"lends its ranks to the process on {host} that holds {folder}")
     ahead = theirs - (asked + time.monotonic()) / 2  # of their clock
     meeting = replace(meeting, addresses=(host,))
     threads, over = [], threading.Event()
@@ -59,11 +60,8 @@ def lent(folder: Path, patience: float) -> tuple[ExitCode, str] | None:
                 threads.append(threading.Thread(target=_serve, args=(meeting, place, ahead, over)))
                 threads[-1].start()
         except (EOFError, OSError):
-            return (
-                ExitCode.STOPPED,
-                f"{folder}: the process that held the stage, on {host}, was lost. Next: "
-                + ("the same command again, on every node"),
-            )
+            said = f"the process on {host} that held the stage was lost"
+            return ExitCode.STOPPED, f"{folder}: {said}. Next: the same command again, on every node"
         finally:
             over.set()
             for thread in threads:
@@ -132,8 +130,8 @@ class _Group:
                 here[layout.path] = memory.like(layout)
                 self._memories[here[layout.path].path] = layout.path, memory
         for layout in read:
-            with memoryview(mapped(here[layout.path].path)) as memory_view:
-                self._link.receive_into(memory_view, self._sign)
+            with memoryview(mapped(here[layout.path].path)) as whole:
+                self._link.receive_into(whole, self._sign)
         if not isinstance(messages[0][0], str) and not messages[0][0].trains:
             self._keeps = {layout.path for layout in here.values()}
         self._answering = set(self._open.values())
@@ -150,7 +148,9 @@ class _Group:
         self._link.send(("accounts", accounts_of([self._workers[place] for place in places])))
 
     def _hear(self, connection: Connection) -> None:
-        place = self._open[connection]
+        place = self._open.get(connection)
+        if place is None:  # its end was noticed meanwhile
+            return
         try:
             kind, answer = connection.recv()
         except (EOFError, OSError):
