@@ -14,8 +14,11 @@ import pytest
 
 from pipeline.artifacts.lock import holder
 from pipeline.processes.nodes import MEETING
-from tests.stages.conftest import Lab
+from tests.stages.conftest import Lab, make_lab
 from tests.stages.test_hangs import RANKS, SHORT
+from tests.stages.test_nodes import cluster
+
+__all__ = ["cluster"]  # a fixture
 
 ROOT = Path(__file__).parents[2]
 ONE_RANK = (*RANKS, *SHORT, "training.num_ranks=1", "run.patience=0.05")
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def start(empty: Lab) -> Iterator[Start]:
+def start() -> Iterator[Start]:
     """Starts commands beside each other; kills them at last."""
     pytest.importorskip("deepspeed", reason="make setup-engines installs it")
     started: list[subprocess.Popen[bytes]] = []
@@ -34,13 +37,26 @@ def start(empty: Lab) -> Iterator[Start]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", **env}
         for command in commands:
             words = [sys.executable, "-m", *command]
-            started.append(subprocess.Popen(words, env=environment, cwd=empty.folder))
+            started.append(subprocess.Popen(words, env=environment, cwd=ROOT))
         return started[-len(commands) :]
 
     yield at_once
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The content digest of what two ranks of one node train."""
+    pytest.importorskip("deepspeed", reason="make setup-engines installs it")
+    lab = make_lab(tmp_path_factory.mktemp("whole"))
+    assert [lab.start("tasks"), lab.start("sft", *RANKS, *SHORT)] == [0, 0]
+    return digest(lab)
+
+
+def digest(lab: Lab) -> str:
+    return str(lab.artifact("sft").manifest["content_digest"])
 
 
 def last_end(lab: Lab) -> tuple[int, str]:
@@ -57,11 +73,10 @@ def updates(lab: Lab) -> int:
 
 @pytest.mark.timeout(1800)
 def test_what_is_lost_on_either_node_ends_both_and_the_same_command_trains_as_one_node(
-    empty: Lab, start: Start, tmp_path: Path
+    empty: Lab, start: Start, whole: str
 ) -> None:
     """The checkpoint of each start lets the next one get further."""
     assert empty.start("tasks") == 0
-    whole = empty.copy(tmp_path / "whole", "tasks")
     command = ("stages.sft", empty.config, "--nodes", "2", *ONE_RANK)
     faults = {
         "rank1.update:3=kill": r"DeepSpeed rank 1 on \S+ \(process \d+\) was killed by SIGKILL",
@@ -87,18 +102,15 @@ def test_what_is_lost_on_either_node_ends_both_and_the_same_command_trains_as_on
         assert re.match(words, said), said
     assert [process.wait(timeout=600) for process in start(command, command)] == [0, 0]
     assert not (empty.run_dir / "sft" / MEETING).exists()
-    assert whole.start("sft", *RANKS, *SHORT) == 0
-    manifests = [lab.artifact("sft").manifest for lab in (empty, whole)]
-    assert len({manifest["content_digest"] for manifest in manifests}) == 1  # to the bit
+    assert digest(empty) == whole  # to the bit
 
 
 @pytest.mark.timeout(1200)
 def test_deepspeeds_own_launcher_starts_a_stage_on_two_nodes(
-    empty: Lab, start: Start, tmp_path: Path
+    empty: Lab, start: Start, whole: str, tmp_path: Path
 ) -> None:
     """Without ssh, which is not here: on each node by hand, as pdsh would do it."""
     assert empty.start("tasks") == 0
-    whole = empty.copy(tmp_path / "whole", "tasks")
     hosts = tmp_path / "hosts"
     hosts.write_text("first slots=2\nsecond slots=2\n")  # two processes each, one of which ends at once
     launcher = [
@@ -112,6 +124,16 @@ def test_deepspeeds_own_launcher_starts_a_stage_on_two_nodes(
     command = ["--no_local_rank", "--module", "stages.sft", empty.config, "--nodes", "2", *ONE_RANK]
     processes = start(*([*launcher, "--node_rank", str(rank), *command] for rank in range(2)))
     assert [process.wait(timeout=900) for process in processes] == [0, 0]
-    assert whole.start("sft", *RANKS, *SHORT) == 0
-    manifests = [lab.artifact("sft").manifest for lab in (empty, whole)]
-    assert len({manifest["content_digest"] for manifest in manifests}) == 1
+    assert digest(empty) == whole
+
+
+@pytest.mark.timeout(1200)
+def test_a_ray_cluster_trains_on_all_of_its_nodes(empty: Lab, cluster: Any, whole: str) -> None:
+    assert empty.start("tasks") == 0
+    command = [sys.executable, "-m", "stages.nodes", "sft", empty.config, *ONE_RANK]
+    driver = subprocess.Popen(command, env=cluster["environment"], cwd=ROOT)
+    cluster["drivers"].append(driver)
+    assert driver.wait(timeout=900) == 0
+    assert digest(empty) == whole
+    logs = empty.run_dir / "sft" / "logs" / "start_000"
+    assert {path.name[:16] for path in logs.glob("DeepSpeed-*")} == {"DeepSpeed-rank-0", "DeepSpeed-rank-1"}
