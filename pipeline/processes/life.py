@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pipeline.processes.nodes import Nodes
@@ -102,6 +102,13 @@ class Signs:
         os.close(self.descriptor)
 
 
+class LeavesSigns(Protocol):
+    """What is known of a worker's signs: its memory, or what has come of it from another node."""
+
+    def last(self) -> Sign:
+        """Returns the last sign."""
+
+
 class Silence:
     """How long none of some workers has given a sign of life.
 
@@ -109,7 +116,7 @@ class Silence:
     both, or while results were used before more were asked for.
     """
 
-    def __init__(self, signs: Sequence[Signs]) -> None:
+    def __init__(self, signs: Sequence[LeavesSigns]) -> None:
         self._signs = signs
         self.begin()
 

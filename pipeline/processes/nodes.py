@@ -246,8 +246,8 @@ class Nodes:
 
     def _gone(self) -> str | None:
         """Returns who has hung up; nobody says anything else on these links."""
-        ready = wait([link for _, link in self._lent], 0)
-        return next((name for name, link in self._lent if link in ready), None)
+        controls: dict[Any, str] = {link: name for name, link in self._lent}
+        return next((controls[link] for link in wait(list(controls), 0)), None)
 
     def _accepted(self) -> tuple[tuple[Any, ...], Link] | None:
         """Returns what somebody said who called in time, and the link to it."""

@@ -52,7 +52,7 @@ def lent(folder: Path, patience: float, say: Callable[[str], None]) -> tuple[Exi
     with workers_of(Scope(folder / "logs" / log_name, patience)):
         try:
             while True:
-                wait([told])
+                wait([cast(Any, told)])
                 what, *said = told.receive()
                 if what == "end":
                     code, message = said
@@ -97,9 +97,11 @@ class _Group:
     def serve(self, over: threading.Event) -> None:
         """Passes on what stage and ranks say to each other until the stage closes the group or is over."""
         while not over.is_set():
-            for ready in wait([self._link, *self._open], TICK):
-                if ready is not self._link:
+            for ready in wait([cast(Any, self._link), *self._open], TICK):
+                if ready in self._open:
                     self._hear(cast(Connection, ready))
+                    continue
+                if ready is not self._link:  # a rank whose end was noticed meanwhile
                     continue
                 what, *said = self._link.receive()
                 if what == "close":
@@ -148,9 +150,7 @@ class _Group:
         self._link.send(("accounts", accounts_of([self._workers[place] for place in places])))
 
     def _hear(self, connection: Connection) -> None:
-        place = self._open.get(connection)
-        if place is None:  # its end was noticed meanwhile
-            return
+        place = self._open[connection]
         try:
             kind, answer = connection.recv()
         except (EOFError, OSError):

@@ -83,9 +83,8 @@ class RankGroup:
         self._nodes: list[NodeRanks] = []
         try:
             lent, number = further_nodes(), setup.options.num_ranks
-            for node, (name, link) in enumerate(lent.links() if lent else [], 1):
-                numbers = range(node * number, (node + 1) * number)
-                self._nodes.append(NodeRanks(name, link, numbers))
+            for place, (name, link) in enumerate(lent.links() if lent else [], 1):
+                self._nodes.append(NodeRanks(name, link, range(place * number, (place + 1) * number)))
             nodes, meeting = 1 + len(self._nodes), f"/proc/{os.getpid()}/fd/{self._meeting}"
             if nodes > 1 and setup.trains:
                 from torch.distributed import TCPStore
@@ -132,7 +131,7 @@ class RankGroup:
 
     def _answers(self, method: str) -> list[Any]:
         answers: dict[int, Any] = {}
-        waiting = {rank.connection: place for place, rank in enumerate(self.ranks)}
+        waiting: dict[Any, int] = {rank.connection: place for place, rank in enumerate(self.ranks)}
         # One that waits for the others is silent with reason, as long as any of them works.
         silence, limit = Silence([rank.signs for rank in self.ranks]), limit_of(method)
         failures: list[tuple[float, int]] = []  # when, which rank
