@@ -117,7 +117,7 @@ def lost(who: str, why: str) -> WorkerDiedError:
 def reason(error: BaseException) -> str:
     """Returns what an error of a link means, for people."""
     if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
-        return "its process has ended"
+        return "its process has ended, or gave up and says why there"
     if isinstance(error, BlockingIOError):
         return "it said nothing for too long"
     return str(error) or type(error).__name__

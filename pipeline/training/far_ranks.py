@@ -6,7 +6,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -128,14 +127,14 @@ class NodeRanks:
         If the node is lost meanwhile, what waits for its ranks learns it.
         """
         read = {layout.path: layout for message in messages for layout in memory_of(message)[0]}
-        self._say("tell", list(messages), list(read.values()))
-        for layout in read.values():
-            with suppress(OSError), memoryview(mapped(layout.path)) as memory:
-                self._link.send_from(memory)
+        self._say("tell", list(messages), list(read.values()), memories=[one.path for one in read.values()])
 
-    def _say(self, *message: Any) -> None:
+    def _say(self, *message: Any, memories: Sequence[str] = ()) -> None:
         try:
             self._link.send(message)
+            for path in memories:
+                with memoryview(mapped(path)) as memory:
+                    self._link.send_from(memory)
         except OSError:  # it may have been cut in mid-sentence
             self._link.hang_up()
 

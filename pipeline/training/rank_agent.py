@@ -75,8 +75,8 @@ def _serve(meeting: Meeting, place: int, ahead: float, over: threading.Event) ->
     group = _Group(link, host, ahead)
     try:
         group.serve(over)
-    except (EOFError, OSError):
-        pass  # the stage is gone
+    except (EOFError, ConnectionError, BlockingIOError):
+        pass  # the stage is gone, and says why
     finally:
         group.close()
 
@@ -99,7 +99,7 @@ class _Group:
         while not over.is_set():
             for ready in wait([cast(Any, self._link), *self._open], TICK):
                 if ready in self._open:
-                    self._hear(cast(Connection, ready))
+                    self._hear(ready)
                     continue
                 if ready is not self._link:  # a rank whose end was noticed meanwhile
                     continue
