@@ -80,6 +80,7 @@ STAGE = Stage(
     sections=("actor", "run.round", "engine", "training", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
     make="stages.bodies.actor:make",
+    has_ranks=lambda config: config.training.backend == "deepspeed",
 )
 
 if __name__ == "__main__":

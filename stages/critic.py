@@ -29,6 +29,7 @@ STAGE = Stage(
     sections=("critic", "training", "tasks.environment"),
     plan=plan,
     make="stages.bodies.critic:make",
+    has_ranks=lambda config: config.training.backend == "deepspeed",
 )
 
 if __name__ == "__main__":

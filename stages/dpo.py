@@ -42,6 +42,7 @@ STAGE = Stage(
     sections=("dpo", "training", "tasks", "prompt.style", "prompt.thinking"),
     plan=plan,
     make="stages.bodies.dpo:make",
+    has_ranks=lambda config: config.training.backend == "deepspeed",
 )
 
 if __name__ == "__main__":

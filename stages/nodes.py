@@ -1,17 +1,22 @@
-"""Makes a stage that samples on every node of a Ray cluster, all of which see this folder and `data/`.
+"""Makes a stage on every node of a Ray cluster, all of which see this folder and `data/`.
 
     python -m stages.nodes rollouts configs/demo.yaml [what the stage's own command takes]
 
-Each node runs the stage's command with --join. Whichever comes first holds the stage, the others help it.
+Each node runs the stage's command, one that samples with --join, one that trains with --nodes. Whichever
+comes first holds the stage, the others help it.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from pipeline.artifacts.signals import StopFlag, StopRequested
+from pipeline.artifacts.start import Stage
 from pipeline.errors import ConfigError, ExitCode
-from pipeline.processes.on_ray import cluster, on_every_node
+from pipeline.processes.on_ray import ALL, cluster, on_every_node
 
 MAX_ROUNDS = 3
 """Times that the nodes are asked: a node that is lost may have been the one that held the stage."""
@@ -54,7 +59,8 @@ def _made(argv: Sequence[str], stop: StopFlag) -> int:
             "node, or a Slurm array, which needs no Ray (docs/launch.md)"
         )
     stage, *rest = argv
-    command = [sys.executable, "-m", f"stages.{stage}", *rest, "--join"]
+    together = ["--join"] if _declared(stage).may_have_help else ["--nodes", ALL]
+    command = [sys.executable, "-m", f"stages.{stage}", *rest, *together]
     with cluster():
         for _ in range(MAX_ROUNDS):
             codes = on_every_node(command, stop.raise_if_set)
@@ -65,6 +71,15 @@ def _made(argv: Sequence[str], stop: StopFlag) -> int:
                 return found
     print("nodes: some were lost in every round. Next: the same command goes on", file=sys.stderr)
     return ExitCode.STOPPED
+
+
+def _declared(stage: str) -> Stage[Any, Any]:
+    with suppress(ModuleNotFoundError, AttributeError):
+        declared: Stage[Any, Any] = import_module(f"stages.{stage}").STAGE
+        return declared
+    raise ConfigError(
+        f"got the stage {stage!r}, and there is none of that name. Next: one of README.md's table"
+    )
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ STAGE = Stage(
     files=lambda config: config.sft.data.files if config.sft.data else [],
     plan=plan,
     make="stages.bodies.sft:make",
+    has_ranks=lambda config: config.training.backend == "deepspeed",
 )
 
 if __name__ == "__main__":

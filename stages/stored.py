@@ -74,6 +74,7 @@ STAGE = Stage(
     ),
     plan=plan,
     make="stages.bodies.stored:make",
+    has_ranks=lambda config: config.training.backend == "deepspeed",
 )
 
 if __name__ == "__main__":

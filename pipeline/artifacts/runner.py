@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import traceback
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from pipeline.artifacts.arguments import read_arguments
+from pipeline.artifacts.arguments import check_help, is_one_too_many, read_arguments
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries
 from pipeline.artifacts.failpoints import failpoint
@@ -38,6 +39,7 @@ from pipeline.artifacts.start import Stage, Start, identity_of
 from pipeline.artifacts.starts import committed, lost_at, next_start
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
 from pipeline.processes.life import Scope, workers_of
+from pipeline.processes.nodes import Nodes
 from pipeline.processes.worker import WorkerDiedError
 from pipeline.settings import Section
 from pipeline.text import visible
@@ -86,6 +88,7 @@ class _Run:
         self.folder = Path()  # known once the configuration is read
         self.lock: Lock | None = None
         self.start: Start[Any] | None = None
+        self.nodes: Nodes | None = None  # that lend their ranks to this start
         self.lost_at: dict[str, int] | None = None  # what was committed when a worker was killed
 
     def go(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
@@ -99,11 +102,9 @@ class _Run:
             )
         place = f"run.data_dir = {config.run.data_dir}"
         check_folder(run_dir, place)
-        if options.join and not self.stage.may_have_help:
-            raise ConfigError(
-                f"--join: {self.stage.name} is made by one process. Allowed with --join: rollouts, labels, "
-                "critic_report, evaluation. Next: the same command without it, on one node"
-            )
+        check_help(self.stage, options, config)
+        if options.nodes > 1 and is_one_too_many():
+            return ExitCode.COMPLETE, ""
         names = self.stage.inputs(config)
         inputs = {name: Artifact.open(run_dir, name) for name in names}
         identity, runtime_settings = identity_of(self.stage, config, inputs)
@@ -114,7 +115,8 @@ class _Run:
         check_lineage(run_dir, names)
         if not options.dry_run:
             make_folder(self.folder, place)
-            self._take_lock(join=options.join)
+            if ended := self._take_lock(options, identity, config.run.patience):
+                return ended
             if options.fresh:
                 self._set_aside()
             else:  # looked at again under the lock: another process may have been faster
@@ -146,9 +148,11 @@ class _Run:
         self.start = start
         start.log(f"start {start.number}, stage key {start.stage_key}, arguments: {' '.join(argv)}")
         try:
-            with workers_of(Scope(start.log_folder, config.run.patience)):
+            self.nodes = Nodes(self.folder, options.nodes, start.log_folder.name)
+            with workers_of(Scope(start.log_folder, config.run.patience, self.nodes)):
                 plan = self.stage.plan(start)
                 start.begin(plan, repair=options.repair, track=config.run.tracking == "wandb")
+                self.nodes.gather(start.say, self.stop.raise_if_set)
                 self.stage.body(start, plan.work)
         except HelpEnded:
             return self._after_help(argv)
@@ -157,19 +161,31 @@ class _Run:
         failpoint(f"{self.stage.name}.exit")
         return ExitCode.COMPLETE, f"{self.stage.name}: complete in {self.folder}\n{start.counts}"
 
-    def _take_lock(self, *, join: bool) -> None:
-        """Holds the stage, or, to `join`, waits until the process that does has planned it."""
+    def _take_lock(
+        self, options: Namespace, identity: Mapping[str, Any], patience: float
+    ) -> tuple[ExitCode, str] | None:
+        """Holds the stage, or, to join it, waits until the process that does has planned it.
+
+        One of several `nodes` lends that process its ranks, and returns how the stage has ended.
+        """
         while self.lock is None:
             try:
                 self.lock = Lock(self.folder)
                 failpoint(f"{self.stage.name}.lock_taken")
             except (ArtifactError, FileNotFoundError):  # held, or being set aside
-                if not join:
+                if not options.join and options.nodes == 1:
                     raise
-                if read_plan(self.folder) is not None:
-                    break
+                if (recorded := read_plan(self.folder)) is not None:
+                    if options.join:
+                        break
+                    refuse_if_changed(self.folder, recorded, identity, complete=False)
+                    from pipeline.training.rank_agent import lent
+
+                    if ended := lent(self.folder, patience, self._tell):
+                        return ended
                 self.stop.raise_if_set()
                 time.sleep(PATIENCE)
+        return None
 
     def _after_help(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
         """Waits until the stage is complete, for no other end is 0; leads if whoever did is gone."""
@@ -276,6 +292,8 @@ class _Run:
             # A log: no draft that a kill would leave behind, and `_lost_at` reads past half of one.
             with contextlib.suppress(OSError):
                 (self.start.log_folder / "exit.json").write_text(json.dumps(record, indent=1), "utf-8")
+        if self.nodes is not None:
+            self.nodes.end(code, message)
         if self.lock is not None:
             with contextlib.suppress(OSError):
                 self.lock.release()

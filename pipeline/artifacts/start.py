@@ -256,6 +256,7 @@ class Stage(Generic[C, W]):
     make: Callable[[Start[C], W], None] | str
     files: Callable[[C], Sequence[Path]] = lambda config: ()  # from outside, that it reads
     may_have_help: bool = False  # whether helpers may play its shards: its `make` calls `play_shards` first
+    has_ranks: Callable[[C], bool] = lambda config: False  # whether it trains in ranks: nodes may lend theirs
 
     @property
     def body(self) -> Callable[[Start[C], W], None]:

@@ -13,13 +13,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-LIMITS = {"start": 1800.0, "load": 1800.0, "its first step": 1800.0}
+if TYPE_CHECKING:
+    from pipeline.processes.nodes import Nodes
+
+LIMITS = {"start": 1800.0, "load": 1800.0, "its first step": 1800.0, "a link": 120.0}
 """Seconds without a sign after which a worker counts as hung, by what it does.
 
 An engine reads tens of GB, perhaps over a network, compiles kernels and captures graphs, some of it in its
-first step, and says nothing meanwhile.
+first step, and says nothing meanwhile. Over a link to another node something comes twice a second.
 """
 LIMIT = 600.0
 """The same for all else: the longest silent piece is a micro-batch, a tensor, or a step of an engine."""
@@ -35,6 +38,7 @@ class Scope:
 
     log_folder: Path | None = None  # of their output; None: kept as long as they live
     patience: float = 1.0  # times the limits
+    nodes: "Nodes | None" = None  # further ones, that lend their ranks
 
 
 _scope = Scope()
@@ -54,6 +58,11 @@ def workers_of(scope: Scope) -> Iterator[None]:
 def log_folder() -> Path | None:
     """Returns where workers keep their output."""
     return _scope.log_folder
+
+
+def further_nodes() -> "Nodes | None":
+    """Returns the nodes that lend their ranks to this start of a stage."""
+    return _scope.nodes
 
 
 def limit_of(doing: str) -> float:
@@ -93,6 +102,13 @@ class Signs:
         os.close(self.descriptor)
 
 
+class LeavesSigns(Protocol):
+    """What is known of a worker's signs: its memory, or what has come of it from another node."""
+
+    def last(self) -> Sign:
+        """Returns the last sign."""
+
+
 class Silence:
     """How long none of some workers has given a sign of life.
 
@@ -100,7 +116,7 @@ class Silence:
     both, or while results were used before more were asked for.
     """
 
-    def __init__(self, signs: Sequence[Signs]) -> None:
+    def __init__(self, signs: Sequence[LeavesSigns]) -> None:
         self._signs = signs
         self.begin()
 

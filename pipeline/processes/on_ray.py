@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 TICK = 0.5  # seconds between two looks at the nodes
+ALL = "{nodes}"
+"""Word of a command that stands for the number of nodes that run it."""
 
 
 @contextmanager
@@ -54,12 +56,13 @@ def on_every_node(command: Sequence[str], look: Callable[[], None]) -> dict[str,
         environment.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that were asked for
         return subprocess.run(command, cwd=folder, env=environment, preexec_fn=die_with_parent).returncode
 
-    tasks = {}
-    for node in wanted(ray.nodes()):
+    tasks, nodes = {}, wanted(ray.nodes())
+    command = [str(len(nodes)) if word == ALL else word for word in command]
+    for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         asked = {"num_cpus": 1, "num_gpus": node["Resources"].get("GPU", 0), "scheduling_strategy": strategy}
         name = f"{node['NodeManagerHostname']} {node['NodeID'][:8]}"
-        tasks[run.options(**asked).remote(list(command), os.getcwd())] = name
+        tasks[run.options(**asked).remote(command, os.getcwd())] = name
     codes: dict[str, int | str] = {}
     while len(codes) < len(tasks):
         look()

@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,14 @@ class Layout:
     path: str  # opens the memory in any process of the same user, as long as its owner lives
     num_bytes: int  # of all tensors, gaps included
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype's name, shape, first byte
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Which bytes a process has written of memory that others write too."""
+
+    path: str  # of the memory
+    runs: tuple[tuple[int, int], ...]  # first byte, first byte after it
 
 
 Files = Mapping[str, tuple[Path, str]]
@@ -58,6 +66,11 @@ class SharedWeights:
         os.ftruncate(self._descriptor, max(place, 1))
         return Layout(self._path, max(place, 1), tuple(entries))
 
+    def like(self, layout: Layout) -> Layout:
+        """Makes room for what lies in another memory, perhaps of another node; returns where it will lie."""
+        os.ftruncate(self._descriptor, layout.num_bytes)
+        return replace(layout, path=self._path)
+
     def close(self) -> None:
         """Frees the memory once no reader has it open; idempotent."""
         if self._descriptor >= 0:
@@ -65,12 +78,48 @@ class SharedWeights:
             self._descriptor = -1
 
 
+def mapped(path: str) -> mmap.mmap:
+    """Returns all bytes of a shared memory."""
+    with open(path, "r+b", buffering=0) as file:  # torch has no read-only tensors
+        return mmap.mmap(file.fileno(), 0)
+
+
+class Targets:
+    """The tensors of a shared memory, for a process that writes runs of them: `written` says which."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._tensors = dict(read_shared(layout))
+        self._first = {name: first for name, _, _, first in layout.tensors}
+        self._path = layout.path
+        self._runs: list[tuple[int, int]] = []
+
+    @property
+    def names(self) -> set[str]:
+        """Of the tensors."""
+        return set(self._tensors)
+
+    def write(self, name: str, start: int, values: torch.Tensor) -> None:
+        """Copies values to a tensor's elements from `start` on, counted in the flattened tensor."""
+        tensor = self._tensors[name].view(-1)
+        tensor[start : start + values.numel()] = values.view(-1)
+        first = self._first[name] + start * tensor.itemsize
+        self._runs.append((first, first + values.numel() * tensor.itemsize))
+
+    def shape(self, name: str) -> torch.Size:
+        """Returns the shape of a tensor."""
+        return self._tensors[name].shape
+
+    @property
+    def written(self) -> Written:
+        """All that was written."""
+        return Written(self._path, tuple(self._runs))
+
+
 def read_shared(layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields (name, tensor); the tensors are views of the shared memory, valid until it is written again."""
     import torch
 
-    with open(layout.path, "r+b", buffering=0) as file:  # torch has no read-only tensors
-        memory = mmap.mmap(file.fileno(), layout.num_bytes)
+    memory = mapped(layout.path)
     for name, kind, shape, offset in layout.tensors:
         dtype, count = getattr(torch, kind), math.prod(shape)
         if count == 0:  # torch makes no empty view

@@ -17,7 +17,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any
@@ -88,8 +89,8 @@ class Worker:
         """Process id."""
         return self._process.pid
 
-    def send(self, message: Any) -> None:
-        """Sends a message. Raises WorkerDiedError, WorkerHungError where it is too large to wait unread."""
+    def send(self, message: Any, look: Callable[[], None] = lambda: None) -> None:
+        """Sends a message; looks while it waits. Raises WorkerDiedError, or WorkerHungError if unread."""
         failures: list[Exception] = []
 
         def pass_on() -> None:
@@ -104,6 +105,7 @@ class Worker:
         silence, limit = Silence([self.signs]), limit_of("receive")
         while sending.is_alive():
             sending.join(TICK)
+            look()
             if silence.seconds() > limit and sending.is_alive():
                 raise hung([self], limit, "receiving a message")
         for error in failures:
@@ -208,12 +210,19 @@ def _opened(name: str, path: Path | None) -> tuple[Path | None, IO[bytes]]:
     raise FileExistsError(f"{path}: a thousand workers of that name have kept their logs there")
 
 
-def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError:
-    """Kills workers that wait for each other; returns the error that names the one that is behind.
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What is known of a worker that is silent."""
 
-    Behind is who is stopped, else who has done the fewest pieces of the call, else who signed first. Their
-    stacks are in their logs.
-    """
+    name: str
+    pid: int
+    state: str  # as the kernel says
+    sign: Sign  # its last one
+    words: str  # its stack, else what it printed last
+
+
+def accounts_of(workers: Sequence[Worker]) -> list[Account]:
+    """Returns what is known of silent workers, whose stacks are in their logs then."""
     states, signs = [w._state() for w in workers], [w.signs.last() for w in workers]
     sizes = [w._size_of_log() for w in workers]
     for worker in workers:
@@ -227,26 +236,36 @@ def hung(workers: Sequence[Worker], limit: float, doing: str) -> WorkerHungError
     ):
         time.sleep(0.05)
     time.sleep(0.2)  # a stack is written line by line
-    at = min(range(len(workers)), key=lambda i: (states[i] != "stopped", signs[i].number, signs[i].time))
+    return [
+        Account(worker.name, worker.pid, state, sign, worker._last_words())
+        for worker, state, sign in zip(workers, states, signs, strict=True)
+    ]
+
+
+def hung(
+    workers: Sequence[Worker], limit: float, doing: str, more: Sequence[Account] = ()
+) -> WorkerHungError:
+    """Kills workers that wait for each other; returns the error that names the one that is behind.
+
+    Behind is who is stopped, else who has done the fewest pieces of the call, else who signed first: one of
+    `more` perhaps, which are on other nodes.
+    """
+    accounts = [*accounts_of(workers), *more]
     for worker in workers:
         _end(worker._process, None)
-    all_of_them = "; ".join(
-        f"{worker.name}: {_said(state, sign)}"
-        for worker, state, sign in zip(workers, states, signs, strict=True)
-    )
-    behind = workers[at]
+    behind = min(accounts, key=lambda one: (one.state != "stopped", one.sign.number, one.sign.time))
+    all_of_them = "; ".join(f"{one.name}: {_said(one.state, one.sign)}" for one in accounts)
     return WorkerHungError(
         f"{behind.name} (process {behind.pid}) gave no sign of life for {limit:.0f} s in {doing}: "
-        f"{_said(states[at], signs[at])}. "
-        + (f"All that waited were killed ({all_of_them}). " if len(workers) > 1 else "It was killed. ")
-        + f"Where it was:\n{behind._last_words()}\n"
+        f"{_said(behind.state, behind.sign)}. "
+        + (f"All that waited were killed ({all_of_them}). " if len(accounts) > 1 else "It was killed. ")
+        + f"Where it was:\n{behind.words}\n"
         "What was committed stays. Next: the same command again; if it is only slow, with run.patience=4",
         code=ExitCode.STOPPED,
     )
 
 
 def _said(state: str, sign: Sign) -> str:
-    """Returns what is known of a worker that hangs."""
     return f"{state}, " + (f"last sign after {sign.after}, {sign.place}" if sign.number else "no sign yet")
 
 

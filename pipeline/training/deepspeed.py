@@ -188,7 +188,7 @@ class DeepSpeedTrainer:
     def _dealt(self, rows: Sequence[TrainingRow]) -> list[list[list[int]]]:
         """Returns, for each rank, its micro-batches as places of rows, dealt heaviest first."""
         lengths = [len(row.token_ids) for row in rows]
-        shares: list[list[list[int]]] = [[] for _ in self._ranks.workers]
+        shares: list[list[list[int]]] = [[] for _ in self._ranks.ranks]
         loads = [0] * len(shares)
         costs = [(sum(lengths[i] for i in b), b) for b in bins_of(lengths, self._micro_batch_tokens)]
         for cost, members in sorted(costs, key=lambda c: -c[0]):

@@ -14,7 +14,7 @@ from transformers.initialization import no_init_weights
 
 from pipeline.hardware import GpuUse, gpu_use
 from pipeline.processes.life import sign_of_life
-from pipeline.processes.shared_weights import Layout, read_files, read_shared
+from pipeline.processes.shared_weights import Layout, Targets, Written, read_files, read_shared
 from pipeline.training.lora import BASE, add_adapters, base_name, merged_run, without_adapters
 from pipeline.training.network import Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, packed, summed
@@ -47,7 +47,7 @@ class Rank:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         self._device = torch.device("cpu")
         if torch.cuda.is_available():
-            self._device = torch.device("cuda", self._rank)
+            self._device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(self._device)
         if setup.trains:
             import deepspeed
@@ -58,7 +58,7 @@ class Rank:
                 verbose=False,
                 auto_mpi_discovery=False,
                 timeout=EXCHANGE,
-                init_method=f"file://{meeting}",
+                init_method=meeting if "://" in meeting else f"file://{meeting}",
                 rank=self._rank,
                 world_size=self._world,
             )
@@ -216,40 +216,40 @@ class Rank:
             yield packed(rows, range(len(rows))).to(self._device)
             sign_of_life("a micro-batch")
 
-    def write_weights(self, layout: Layout) -> None:
+    def write_weights(self, layout: Layout) -> Written:
         """Copies this rank's parts of the fp32 weights to their places in shared memory."""
-        targets = dict(read_shared(layout))
+        targets = Targets(layout)
         for name, part in self._parts(WEIGHT).items():
             sign_of_life("a weight handed over")
-            targets[name].view(-1)[part.start : part.stop] = part.values
+            targets.write(name, part.start, part.values)
+        return targets.written
 
     def trained_shapes(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """Returns dtype and shape of what `write_weights` writes, by name."""
         shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in self._trained.items()}
         return {name: (torch.float32, shape) for name, shape in shapes.items()}
 
-    def write_merged(self, adapters: Layout, layout: Layout) -> None:
+    def write_merged(self, adapters: Layout, layout: Layout) -> Written:
         """Copies this rank's runs of the fp32 weights, their adapters added, to their places."""
-        trained, targets = dict(read_shared(adapters)), dict(read_shared(layout))
+        trained, targets = dict(read_shared(adapters)), Targets(layout)
         scale = self._setup.lora_alpha / self._setup.lora_rank
         for name, parameter in self._frozen.items():
             sign_of_life("a weight merged")
-            whole, layer = targets[base_name(name)], name.rpartition(BASE)[0]
+            base, layer = base_name(name), name.rpartition(BASE)[0]
             start, run = self._frozen_run(parameter)
             if layer:
-                down, up = (trained[f"{layer}.{part}.default.weight"] for part in ("lora_A", "lora_B"))
-                down, up = down.to(run.device), up.to(run.device)
-                run = merged_run(run, start, whole.shape[1], down, up, scale)
-            whole.view(-1)[start : start + run.numel()] = run
-        for name in targets.keys() & trained.keys() if self._rank == 0 else ():  # a critic's head
-            targets[name].copy_(trained[name])
+                both = (trained[f"{layer}.{part}.default.weight"] for part in ("lora_A", "lora_B"))
+                down, up = (part.to(run.device) for part in both)
+                run = merged_run(run, start, targets.shape(base)[1], down, up, scale)
+            targets.write(base, start, run)
+        for name in targets.names & trained.keys() if self._rank == 0 else ():  # a critic's head
+            targets.write(name, 0, trained[name])
+        return targets.written
 
     def _frozen_run(self, parameter: Any) -> tuple[int, torch.Tensor]:
         """Returns the run of a weight's elements that this rank answers for, and where it starts."""
-        if hasattr(parameter, "ds_tensor"):
-            part, number = parameter.ds_tensor, parameter.ds_numel
-        else:
-            part, number = None, parameter.numel()
+        part = getattr(parameter, "ds_tensor", None)
+        number = parameter.numel() if part is None else parameter.ds_numel
         size = -(-number // self._world) if part is None else part.numel()
         start = min(number, self._rank * size)
         stop = min(number, start + size)

@@ -35,10 +35,10 @@ class Torch(_Training):
 
 
 class Deepspeed(_Training):
-    """ZeRO over several processes, one GPU each."""
+    """ZeRO over several processes of one node or more (--nodes), one GPU each."""
 
     backend: Literal["deepspeed"] = "deepspeed"
-    num_ranks: int = runtime(1, "processes, one GPU each", ge=1)
+    num_ranks: int = runtime(1, "processes on each node, one GPU each", ge=1)
     deepspeed: str = runtime("configs/deepspeed/zero2_fp32.json", "its configuration, of the same dtype")
 
 

@@ -71,6 +71,23 @@ def test_a_job_of_an_array_asks_for_itself_and_not_for_all(
     assert (out / "scontrol.log").read_text() == "requeue 17_0\n"
 
 
+def test_nodes_of_one_job_all_get_the_command_and_are_told_to_stop(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = out / "srun"
+    srun.write_text('#!/bin/bash\necho "$1 $2 $3" > "$OUT/srun.log"\nshift 3\nexec "$@"\n')
+    srun.chmod(0o755)
+    for name, value in {"SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "64"}.items():
+        monkeypatch.setenv(name, value)
+    job = start(out)
+    while not (out / "started").exists():
+        time.sleep(0.01)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(timeout=30) == 75
+    assert (out / "srun.log").read_text() == "--ntasks-per-node=1 --cpus-per-task=64 --kill-on-bad-exit=1\n"
+    assert (out / "asked").read_text() == "-m stages.actor some.yaml --nodes 2 --run mine run.seed=1\n"
+
+
 @pytest.mark.parametrize("code", ["0", "1", "2", "3", "4", "5", "73", "74"])
 def test_only_an_early_stop_is_queued_again(out: Path, code: str) -> None:
     assert start(out, code).wait(timeout=30) == int(code)

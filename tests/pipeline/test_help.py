@@ -23,6 +23,8 @@ from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.artifacts.signals import HelpEnded, StopRequested
 from pipeline.columns import VALUES
+from pipeline.processes.life import LIMITS
+from pipeline.processes.nodes import MEETING
 from pipeline.tables import values_table
 from tests.pipeline import toy
 
@@ -247,6 +249,36 @@ def test_only_a_stage_that_shares_its_shards_may_be_joined(run: Run) -> None:
     alone = replace(made_by_several(), may_have_help=False)
     run(alone, "--join", code=2, words=["--join: s is made by one process"])
     run(made_by_several(), "--join", "--fresh", code=2)
+
+
+def trains_in_ranks() -> Stage[Any, Any]:
+    return replace(made_by_several(), has_ranks=lambda config: True)
+
+
+def test_only_a_stage_that_trains_in_ranks_takes_nodes_and_it_refuses_one_of_other_settings(
+    tmp_path: Path, run: Run
+) -> None:
+    run(made_by_several(), "--nodes", "2", code=2, words=["--nodes 2: s trains in no ranks"])
+    run(trains_in_ranks(), "--nodes", "0", code=2)
+    run(trains_in_ranks(), "--nodes", "2", "--fresh", code=2)
+    run(replace(made_by_several(1), sections=("source",)), code=75)
+    held_elsewhere(tmp_path / "r" / "s")
+    other = replace(trains_in_ranks(), sections=("source",))
+    run(other, "--nodes", "2", "source.value=0.25", code=3, words=["source.value: 0.5 -> 0.25"])
+
+
+def test_of_the_processes_that_a_launcher_starts_on_a_node_the_first_works(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    run(trains_in_ranks(), "--nodes", "2")
+    assert not (tmp_path / "r" / "s").exists()
+    assert not os.environ.keys() & {"RANK", "LOCAL_RANK"}  # which its replicas would read
+    held_elsewhere(tmp_path / "r" / "s", seconds_ago=119)  # of a node that died; nobody waits there
+    monkeypatch.setitem(LIMITS, "start", 0.0)
+    run(trains_in_ranks(), "--nodes", "2", code=75, words=["--nodes 2, but 1 came in 0 s (this one)"])
+    assert not (tmp_path / "r" / "s" / MEETING).exists()
 
 
 def test_a_stage_is_not_set_aside_while_others_play_its_shards(tmp_path: Path, run: Run) -> None:

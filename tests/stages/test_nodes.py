@@ -182,6 +182,15 @@ def test_without_ray_the_driver_says_what_to_do(
     assert "python -m stages.nodes rollouts CONFIG.yaml" in capsys.readouterr().err
 
 
+def test_the_driver_knows_stages_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nodes, "find_spec", lambda name: object())
+    for name in ("nothing", "settings"):
+        assert nodes.main([name, "some.yaml"]) == 2
+        assert f"got the stage '{name}'" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def whole(chain: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The longer rollouts as one process makes them that nothing disturbs: facts."""
