@@ -67,6 +67,7 @@ def test_ranks_of_all_nodes_see_their_place_get_their_own_arguments_and_answer_i
     assert not any(is_running(pid) for pid in (*here, *there))  # at once: their memory is wanted
 
 
+@pytest.mark.slow
 def test_several_groups_live_side_by_side(pair: Pair, make_group: MakeGroup) -> None:
     first, second = make_group(pair), make_group(pair)
     assert first.tell("work", 0.0, "a") == second.tell("work", 0.0, "a") == ["a", "a"]
@@ -109,6 +110,23 @@ def test_the_rank_that_failed_first_is_named_with_its_node(
         make_group(pair).tell_each("work", seconds)
 
 
+@pytest.mark.slow
+def test_a_far_failure_that_came_first_is_named_though_it_is_heard_of_last(
+    pair: Pair, make_group: MakeGroup
+) -> None:
+    group = make_group(pair)
+    timers = [
+        threading.Timer(seconds, os.kill, (pair.agent.pid, number))
+        for seconds, number in ((0.7, signal.SIGSTOP), (3.0, signal.SIGCONT))
+    ]
+    for timer in timers:
+        timer.start()
+    with pytest.raises(WorkerFailedError, match=r"(?s)^DeepSpeed rank 1 on .*failed after 1.0 s"):
+        group.tell_each("work", [(2.0, "fail"), (1.0, "fail")])
+    for timer in timers:
+        timer.join()
+
+
 def test_a_far_rank_that_is_killed_is_named_before_those_that_fail_over_it(
     pair: Pair, make_group: MakeGroup
 ) -> None:
@@ -131,7 +149,7 @@ def test_what_a_far_rank_refuses_arrives_as_it_is(pair: Pair, make_group: MakeGr
         make_group(pair, say="refuse")
 
 
-@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("behind", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_of_ranks_that_wait_the_one_that_hangs_is_named_with_its_stack(
     behind: int, pair: Pair, make_group: MakeGroup, tmp_path: Path
 ) -> None:
@@ -148,6 +166,7 @@ def test_of_ranks_that_wait_the_one_that_hangs_is_named_with_its_stack(
     assert not any(is_running(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_far_rank_that_is_stopped_is_named_and_one_that_works_is_not_hung(
     pair: Pair, make_group: MakeGroup, tmp_path: Path
 ) -> None:
@@ -180,6 +199,7 @@ def test_a_node_whose_agent_is_killed_is_lost_with_its_ranks(make_group: MakeGro
             make_group(pair)
 
 
+@pytest.mark.slow
 def test_a_node_that_falls_silent_is_lost(
     make_group: MakeGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,9 +234,11 @@ def test_an_agent_ends_with_the_code_of_the_stage_or_with_75_where_its_process_i
         assert not is_running(pids[1])
 
 
+@pytest.mark.slow
 def test_who_does_not_know_the_key_or_comes_too_late_is_not_let_in(
     pair: Pair, make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transport, "HANDSHAKE", 1.0)
     meeting = Meeting.read(pair.folder)
     assert meeting is not None
     refused: list[Any] = []
