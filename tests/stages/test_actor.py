@@ -273,4 +273,4 @@ def test_looks_at_val_are_kept_task_by_task_and_the_last_is_at_the_exported_weig
         assert line["perf/trained_tokens_per_s"] > 0
         assert line["perf/host_peak_gib"] >= line["perf/host_gib"] > 0.1
         assert not {name for name in line if name.startswith(("perf/mfu", "perf/gpu"))}
-    assert "Where the time went" in (actor.folder / "report.html").read_text()
+    assert "Where the time of each iteration went" in (actor.folder / "report.html").read_text()

@@ -25,8 +25,6 @@ from tests.pipeline.training.helpers import (
 )
 from tests.pipeline.training.nodes import two_nodes
 
-pytestmark = pytest.mark.slow
-
 
 def trainer_of(kind: str, ranks: int, model: Any, head: str, **settings: Any) -> DeepSpeedTrainer:
     zero = kind.removesuffix(" lora")
@@ -43,7 +41,14 @@ def contents(file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["zero2_fp32", "zero3", "zero2_fp32 lora"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("zero2_fp32", marks=pytest.mark.slow),
+        pytest.param("zero2_fp32 lora", marks=pytest.mark.slow),
+        pytest.param("zero3", marks=pytest.mark.soak),
+    ],
+)
 def test_a_rank_on_each_of_two_nodes_trains_as_two_ranks_on_one(kind: str, tmp_path: Path) -> None:
     seen: list[Any] = []
     settings = SETTINGS | {"micro_batch_tokens": 60, "recompute": kind.startswith("zero3")}
@@ -73,6 +78,7 @@ def test_a_rank_on_each_of_two_nodes_trains_as_two_ranks_on_one(kind: str, tmp_p
     assert len(set(one[1])) == 2  # the digest of other weights is another
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_critic_on_two_nodes_trains_as_on_one_and_scores_as_torch_does(tmp_path: Path) -> None:
     """Its weights lie in no file, so they travel, and so does its head beside adapters."""
