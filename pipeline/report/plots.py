@@ -160,7 +160,8 @@ def reliability(
         )
         top.plot(x[~known], middle[~known], "o", ms=5, mfc="none", color=BLUE)
         if links:
-            top.scatter(x, middle, s=120, alpha=0, zorder=9).set_urls(links)  # easier to hit than a point
+            # Easier to hit than a point; with alpha 0 there would be nothing that a click can hit.
+            top.scatter(x, middle, s=60, alpha=0.001, linewidths=0, zorder=9).set_urls(links)
         if rising:
             top.plot(*zip(*rising, strict=True), color=ORANGE, lw=1.5, label="best rising curve")
         frame = bounds[0] - 0.02, bounds[1] + 0.02

@@ -116,6 +116,12 @@ def test_a_page_asks_nothing_of_the_network_and_fits_a_phone(html) -> None:
     assert "@import" not in html
 
 
+def test_a_point_that_leads_somewhere_has_an_area_to_click_on() -> None:
+    linked = re.findall(r"<a .*?</a>", drawings()["reliability"], re.DOTALL)
+    assert len(linked) == 2
+    assert not [area for area in linked if "fill: none" in area]
+
+
 def test_a_wide_table_names_its_columns_in_every_cell_for_narrow_screens() -> None:
     table = Table(("name", "a", "b & c", ""), (("x", "1", "2", "3"),))
     html = page("t", [Section("s", (table, Table(("p", "q"), (("y", "4"),))))])
