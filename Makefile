@@ -116,7 +116,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loa
 test: $(DEV) ## the tests of every change: at most 8 minutes on two cores, no network
 	$(PYTEST)
 
-test-all: $(REAL) ## vLLM, DeepSpeed, a kill sweep of two stages, bf16: with `make test` at most 45 minutes
+test-all: $(REAL) ## vLLM, DeepSpeed, a kill sweep of a stage, bf16: with `make test` at most 45 minutes
 	$(PYTEST) -m slow
 
 test-adapters: $(ADAPTERS) ## TRL, verl and Gymnasium, in an environment of their own

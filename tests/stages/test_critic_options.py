@@ -79,8 +79,9 @@ def test_by_default_outcomes_label_every_state_and_continuations_add_theirs(
     assert data_of(lab.begun("critic", *default)).num_continued > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["features", "words"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("features", marks=pytest.mark.slow), pytest.param("words", marks=pytest.mark.soak)]
+)
 def test_a_critic_that_is_told_verdicts_is_told_them_in_every_stage(
     chain: Any, tmp_path: Any, capsys: Any, kind: str
 ) -> None:

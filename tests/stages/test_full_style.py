@@ -59,7 +59,7 @@ def test_another_style_than_the_policy_s_is_refused(full, tmp_path, capsys):
         assert other.partition("=")[0] in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_chat_model_learns_the_full_style_and_plays_in_it(empty, smollm2):
     """SmolLM2-135M-Instruct with its own tokenizer: from demonstrations to graded rollouts.
 

@@ -30,8 +30,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> str:
     return "run.patience=0.02"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["hang", "stop"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("hang", marks=pytest.mark.slow), pytest.param("stop", marks=pytest.mark.soak)]
+)
 def test_a_player_that_hangs_ends_the_stage_and_the_same_command_plays_the_same(
     chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: str, how: str
 ) -> None:

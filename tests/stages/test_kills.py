@@ -142,14 +142,14 @@ def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, t
     assert facts(lab.run_dir / stage) == facts(chain.run_dir / stage)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "points"),
     [
-        ("replay", ["replay.plan_written:1", "replay.merge.after:1"]),
-        (
+        pytest.param("replay", ["replay.plan_written:1", "replay.merge.after:1"], marks=pytest.mark.slow),
+        pytest.param(
             "promotion",
             ["promotion.item_done:3", "promotion.shard.after_ledger:2", "promotion.merge.before:1"],
+            marks=pytest.mark.soak,
         ),
     ],
 )
@@ -184,8 +184,8 @@ SMALLER = {
 
 PREFERENCES = ("preferences", "dpo")
 """Stages beside the main chain."""
-SWEPT = ("rollouts", "actor")
-"""Stages that `make test-all` sweeps: one of shards, one of checkpoints; `make soak` sweeps all."""
+SWEPT = ("rollouts",)
+"""Stages that `make test-all` sweeps; `make soak` sweeps all others."""
 
 
 @pytest.mark.timeout(2400)

@@ -13,8 +13,9 @@ from stages.wiring import sft_data
 from stages.wiring.demonstrator import Lesson, play_lesson
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize(
+    "replicas", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.soak)]
+)
 def test_rollouts_do_not_depend_on_the_number_of_processes(chain: Any, tmp_path: Path, replicas: int) -> None:
     """Token ids, log-probabilities, order and counts; the chain was made in one process."""
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")

@@ -148,7 +148,7 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp
     assert (lab.run_dir / "actor" / "report.html").read_text().startswith("<!doctype html>")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("steps_off")
 def test_a_refresh_makes_a_critic_of_the_present_actor_and_may_be_stopped(chain, tmp_path, monkeypatch):
     def asked_to_stop(*arguments, **_):

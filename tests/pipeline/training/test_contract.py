@@ -219,7 +219,11 @@ def test_what_is_exported_is_what_was_trained(kind: str, make: Make, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "kind", ["torch", "lora", *map(slow, ("zero2_fp32", "zero3", "zero2_fp32 lora", "zero3 lora"))]
+    "kind",
+    [
+        *("torch", "lora", slow("zero2_fp32")),
+        *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("zero3", "zero2_fp32 lora", "zero3 lora")),
+    ],
 )
 def test_a_critic_trains_its_head_first_and_then_everything(kind: str, tmp_path: Path) -> None:
     rows, settings = critic_training_rows(), SETTINGS | {"learning_rate": lambda n: 1e-2}
@@ -261,7 +265,7 @@ def test_a_trainer_without_a_learning_rate_only_scores_leaves_and_comes_back(
             scorer.update(rows, LOSS)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ranks_refuse_a_checkpoint_of_another_model(tmp_path: Path) -> None:
     with closing(trainer_of("zero2_fp32", critic(), "critic", **SETTINGS)) as other:
         other.save_checkpoint(tmp_path)

@@ -45,7 +45,7 @@ def contents(file: Path) -> dict[str, Any]:
     "kind",
     [
         pytest.param("zero2_fp32", marks=pytest.mark.slow),
-        pytest.param("zero2_fp32 lora", marks=pytest.mark.slow),
+        pytest.param("zero2_fp32 lora", marks=pytest.mark.soak),
         pytest.param("zero3", marks=pytest.mark.soak),
     ],
 )
