@@ -9,7 +9,8 @@ import yaml
 from benchmarks._results import Table
 from benchmarks._run import ROOT
 from benchmarks.sparse import CONFIG
-from pipeline.comparison import Compared, Curve, compared, cost_to, mean_success
+from pipeline.comparison import Compared, compared, cost_to, mean_success
+from pipeline.report.comparison import Curves, curves_of
 from pipeline.statistics import interval_words
 
 SUCCESS, SPENT = re.compile(r"success at (-?\d+)$"), "rollouts of "
@@ -17,22 +18,30 @@ Seeds = Mapping[int, Table]
 """Seed -> the rows of its looks."""
 
 
-def curve_of(table: Table, arm: str) -> Curve:
-    """Returns success of a run along its rollouts, up to all that it paid for; its tasks are one cluster.
+def curves_by_arm(tables: Seeds) -> Curves:
+    """Returns arm -> seed -> success along the rollouts of a run, as a comparison's report has it.
 
-    Results keep no tasks, so what is made of several curves varies with seeds alone.
+    Results keep no tasks: those of a look are one cluster, so what is made of several curves varies with
+    seeds alone.
     """
-    metrics = [row.metric for row in table.rows if row.variant == arm]
-    places = sorted(int(found[1]) for metric in metrics if (found := SUCCESS.match(metric)))
-    costs = [table(arm, f"rollouts at {place}") for place in places]
-    success = [table(arm, f"success at {place}") for place in places]
-    if places[0] < 0 and len(places) > 1:  # the starting policy, until the actor begins
-        costs.insert(1, costs[1])
-        success.insert(1, success[0])
-    paid = sum(table(arm, metric) for metric in metrics if metric.startswith(SPENT))
-    if paid > costs[-1]:
-        costs, success = [*costs, paid], [*success, success[-1]]
-    return Curve(np.array(costs), np.array(success)[:, None], np.ones((len(costs), 1)))
+    looks, spending = [], []
+    for seed, table in tables.items():
+        for row in table.rows:
+            run = {"arm": row.variant, "seed": seed}
+            if found := SUCCESS.match(row.metric):
+                paid = table(row.variant, f"rollouts at {found[1]}")
+                looks.append(
+                    run
+                    | {
+                        "iteration": int(found[1]),
+                        "clusters": ["all"],
+                        "rewards": [row.value],
+                        "rollouts": paid,
+                    }
+                )
+            elif row.metric.startswith(SPENT):
+                spending.append(run | {"rollouts": row.value})
+    return curves_of(looks, spending, "rollouts")
 
 
 def lines(tables: Seeds, against: str) -> list[list[str]]:
@@ -43,10 +52,9 @@ def lines(tables: Seeds, against: str) -> list[list[str]]:
     """
     comparison = yaml.safe_load((ROOT / CONFIG).read_text("utf-8"))["comparison"]
     goal, found = comparison["threshold"], []
-    made = [
-        arm for arm in comparison["arms"] if all(arm in t.variants("success at -1") for t in tables.values())
-    ]
-    curves = {arm: [curve_of(table, arm) for table in tables.values()] for arm in made}
+    by_arm = curves_by_arm(tables)
+    made = [arm for arm in comparison["arms"] if by_arm.get(arm, {}).keys() == tables.keys()]
+    curves = {arm: [by_arm[arm][seed] for seed in tables] for arm in made}
     for arm, own in curves.items():
         budget = float(np.mean([curve.costs[-1] for curve in own]))
         [end] = mean_success(own, np.array([budget]), 0)

@@ -17,7 +17,7 @@ from pipeline.types import Task
 from stages.settings import Config
 from stages.settings.credit import credit_options
 from stages.wiring.inputs import rollouts_of, tasks_of_split
-from stages.wiring.preflight import check_installed, check_plays_weights
+from stages.wiring.preflight import check_installed, check_plays_weights, trains_in_ranks
 from stages.wiring.refusals import contexts_of, stamp_of
 from stages.wiring.solutions import refuse_recorded
 
@@ -80,7 +80,7 @@ STAGE = Stage(
     sections=("actor", "run.round", "engine", "training", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
     make="stages.bodies.actor:make",
-    has_ranks=lambda config: config.training.backend == "deepspeed",
+    has_ranks=trains_in_ranks,
 )
 
 if __name__ == "__main__":

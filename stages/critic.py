@@ -11,7 +11,7 @@ from critics.fit.data import FitData
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.wiring.critic_data import data_of, trunk_of
-from stages.wiring.preflight import check_installed
+from stages.wiring.preflight import check_installed, trains_in_ranks
 
 
 def plan(start: Start[Config]) -> Plan[tuple[FitData, Path]]:
@@ -29,7 +29,7 @@ STAGE = Stage(
     sections=("critic", "training", "tasks.environment"),
     plan=plan,
     make="stages.bodies.critic:make",
-    has_ranks=lambda config: config.training.backend == "deepspeed",
+    has_ranks=trains_in_ranks,
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import REFERENCE
 from stages.settings import Config
-from stages.wiring.preflight import check_installed
+from stages.wiring.preflight import check_installed, trains_in_ranks
 
 
 def plan(start: Start[Config]) -> Plan[None]:
@@ -42,7 +42,7 @@ STAGE = Stage(
     sections=("dpo", "training", "tasks", "prompt.style", "prompt.thinking"),
     plan=plan,
     make="stages.bodies.dpo:make",
-    has_ranks=lambda config: config.training.backend == "deepspeed",
+    has_ranks=trains_in_ranks,
 )
 
 if __name__ == "__main__":

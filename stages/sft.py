@@ -20,7 +20,7 @@ from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.demonstrator import shares_of
 from stages.wiring.inputs import tasks_of_split
-from stages.wiring.preflight import check_installed
+from stages.wiring.preflight import check_installed, trains_in_ranks
 
 
 def check_base(folder: Path, needed: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ STAGE = Stage(
     files=lambda config: config.sft.data.files if config.sft.data else [],
     plan=plan,
     make="stages.bodies.sft:make",
-    has_ranks=lambda config: config.training.backend == "deepspeed",
+    has_ranks=trains_in_ranks,
 )
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.settings.stored import OfCritic
-from stages.wiring.preflight import check_installed
+from stages.wiring.preflight import check_installed, trains_in_ranks
 from stages.wiring.refusals import INSTEAD_OF_WEAK, stamp_of
 from stages.wiring.stored_data import Material, material_of
 
@@ -74,7 +74,7 @@ STAGE = Stage(
     ),
     plan=plan,
     make="stages.bodies.stored:make",
-    has_ranks=lambda config: config.training.backend == "deepspeed",
+    has_ranks=trains_in_ranks,
 )
 
 if __name__ == "__main__":

@@ -9,6 +9,11 @@ from pipeline.training.deepspeed_config import deepspeed_config
 from stages.settings import Config
 
 
+def trains_in_ranks(config: Config) -> bool:
+    """Returns whether a stage that trains does so in ranks, which further nodes may lend."""
+    return config.training.backend == "deepspeed"
+
+
 def check_installed(
     config: Config, *, engine: bool = False, training: bool = False, feedback: bool = False
 ) -> None:

@@ -1,6 +1,6 @@
 """Arms of several seeds side by side, of looks whose curves are known."""
 
-from benchmarks._looks import curve_of, lines
+from benchmarks._looks import curves_by_arm, lines
 from benchmarks._results import Table, measured
 
 
@@ -15,7 +15,7 @@ def table(method: float, other: float) -> Table:
 
 
 def test_a_curve_stays_at_the_start_until_the_actor_begins_and_ends_with_all_that_was_paid() -> None:
-    curve = curve_of(table(0.75, 0.7), "v_dapo")
+    curve = curves_by_arm({0: table(0.75, 0.7)})["v_dapo"][0]
     assert curve.costs.tolist() == [0, 1000, 1000, 2000]
     assert curve.observed[0].tolist() == [0.1, 0.1, 0.55, 0.75]
 
