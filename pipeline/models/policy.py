@@ -184,24 +184,24 @@ def _digest(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
     return found[0].hex() if len(found) == 1 else hashlib.sha256(b"".join(found)).hexdigest()
 
 
-def _sha256(piece: Sequence[memoryview]) -> bytes:
+def _sha256(piece: Sequence[torch.Tensor]) -> bytes:
     hasher = hashlib.sha256()
     for run in piece:  # of other threads too: the interpreter is free meanwhile
-        hasher.update(run)
+        hasher.update(run.cpu().numpy().data)  # fresh memory, which one thread alone fills slowly
     return hasher.digest()
 
 
-def _pieces(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[memoryview]]:
+def _pieces(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
     """Yields pieces of what is digested as runs of bytes; all have `PIECE_BYTES` but for the last."""
-    piece: list[memoryview] = []
+    piece: list[torch.Tensor] = []
     room = PIECE_BYTES
     for name, weight in weights:
-        tensor = weight.detach().cpu().contiguous()
-        head = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
-        for left in (memoryview(head), tensor.reshape(-1).view(torch.uint8).numpy().data):
+        head = f"{name}\0{weight.dtype}\0{tuple(weight.shape)}\0".encode()
+        content = weight.detach().contiguous().reshape(-1).view(torch.uint8)
+        for left in (torch.frombuffer(bytearray(head), dtype=torch.uint8), content):
             while len(left):
                 piece.append(left[:room])
-                left, room = left[len(piece[-1]) :], room - len(piece[-1])
+                left, room = left[room:], room - len(piece[-1])
                 if not room:
                     yield piece
                     piece, room = [], PIECE_BYTES

@@ -20,6 +20,7 @@ from pipeline.training.network import Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, packed, summed
 from pipeline.training.protocol import TrainingRow
 from pipeline.training.rank_group import RankSetup, serve
+from pipeline.training.zero_moves import ZeroMoves
 from pipeline.training.zero_parts import (
     KINDS,
     MOMENTS,
@@ -86,21 +87,23 @@ class Rank:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         groups = adamw_groups(trained, setup.weight_decay)  # of shapes that divided weights no longer have
         self._fill(model, divide)
-        self._network = Network(model, head=setup.head, **setup.network)  # type: ignore[arg-type]
+        compiles = zero.get("stage") != 3  # the reference as the trainer, or the two would differ
+        self._network = Network(model, head=setup.head, compiles=compiles, **setup.network)  # type: ignore[arg-type]
         parameters = {n.removeprefix(_PREFIX): p for n, p in self._network.named_parameters()}
         self._trained = {name: p for name, p in parameters.items() if p.requires_grad}
         self._frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
         if not setup.trains:  # every rank scores its share with a whole copy, and talks to no other
             self._engine: Any = self._network.to(self._device)
             return
-        self._on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
+        on_host = zero.get("offload_optimizer", {}).get("device", "none") != "none"
         optimizer = torch.optim.AdamW(
             groups,
             lr=0.0,
-            fused=True if self._on_host else None,  # one pass over host memory instead of a dozen
+            fused=True if on_host else None,  # one pass over host memory instead of a dozen
         )
         self._engine, *_ = deepspeed.initialize(model=self._network, optimizer=optimizer, config=config)
         self._make_moments()
+        self._away = ZeroMoves(self._engine, self._flat, self._frozen, on_host)
 
     def _fill(self, model: torch.nn.Module, divide: Any = None) -> None:
         """Gives each weight its numbers, one after another; `divide` leaves this rank its part of it."""
@@ -140,50 +143,21 @@ class Rank:
 
     def offload(self) -> None:
         """Frees this rank's GPU; what cannot be read again goes to host memory."""
-        if not self._setup.trains:
+        if self._setup.trains:
+            self._away.leave()
+        else:
             for parameter in self._network.parameters():
                 parameter.data = parameter.new_empty(0)
-        else:
-            from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
-
-            states = set(OffloadStateTypeEnum)
-            if self._moves_master_itself:
-                states -= {OffloadStateTypeEnum.hp_params, OffloadStateTypeEnum.optim_states}
-                self._move_master(torch.device("cpu"))
-            if self._frozen:  # DeepSpeed would look for them beside the trained ones
-                states -= {OffloadStateTypeEnum.lp_params}
-                self._move_frozen(torch.device("cpu"))
-            # Pinned buffers would be made again each time, which costs more than it gains.
-            self._engine.offload_states(include=states, pin_memory=False)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def reload(self) -> None:
         """Undoes `offload`."""
-        if not self._setup.trains:
+        if self._setup.trains:
+            self._away.come_back(self._device)
+            self._link_moments()
+        else:
             self._fill(self._network.model)
-            return
-        self._engine.reload_states()
-        self._move_frozen(self._device)
-        if self._moves_master_itself:
-            self._move_master(self._device)
-        self._link_moments()
-
-    @property
-    def _moves_master_itself(self) -> bool:
-        """ZeRO 3 moves master copy and moments for its own Adam only; on the host they stay there."""
-        return hasattr(self._engine.optimizer, "fp32_partitioned_groups_flat") and not self._on_host
-
-    def _move_master(self, device: torch.device) -> None:
-        for flat in self._flat:
-            flat.data = flat.data.to(device)
-            moments = self._engine.optimizer.optimizer.state[flat]
-            moments |= {kind: moments[kind].to(device) for kind in MOMENTS}
-
-    def _move_frozen(self, device: torch.device) -> None:
-        for parameter in self._frozen.values():
-            held = getattr(parameter, "ds_tensor", parameter)
-            held.data = held.data.to(device)
 
     def update(self, loss: Loss, rate: float, share: Sequence[Sequence[TrainingRow]]) -> dict[str, Any]:
         """Takes one step on this rank's micro-batches; returns its sums, and what all ranks agree on."""
@@ -208,7 +182,7 @@ class Rank:
         self, share: Sequence[Sequence[TrainingRow]], adapted: bool = True
     ) -> list[dict[str, np.ndarray]]:
         """Returns the outputs of each row, one micro-batch after another."""
-        with torch.no_grad(), nullcontext() if adapted else without_adapters(self._network):
+        with self._network.scoring(), nullcontext() if adapted else without_adapters(self._network):
             return [row for b in self._batches(share) for _, row in b.unpacked(self._engine(b))]
 
     def _batches(self, share: Sequence[Sequence[TrainingRow]]) -> Iterator[Batch]:

@@ -1,6 +1,7 @@
 """A decoder and its head as every trainer runs them: packed rows in, numbers per token out."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from itertools import product
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ import torch
 
 from pipeline.ragged import ATTENTION_NAME, check_full_attention, run_packed
 from pipeline.training.attention import Packing
+from pipeline.training.fusing import fuse_layers, pays
 from pipeline.training.logprobs import chosen_logprobs
 from pipeline.training.packing import Batch
 
@@ -28,6 +30,8 @@ class Network(torch.nn.Module):
         piece_tokens: tokens with logits in memory at once.
         recompute: keep only each layer's input and compute its inside again in the backward pass.
         compute_dtype: "bfloat16" computes products in it under autocast; "float32" in the weights' own.
+        compiles: let torch compile the layers, where that pays. DeepSpeed's ZeRO 3 gathers weights by hooks
+            inside layers, which compiled ones do not call.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Network(torch.nn.Module):
         piece_tokens: int = 1024,
         recompute: bool = False,
         compute_dtype: str = "float32",
+        compiles: bool = True,
     ) -> None:
         super().__init__()
         check_full_attention(model.config)
@@ -57,6 +62,17 @@ class Network(torch.nn.Module):
             )
             enable({"use_reentrant": False})
             model.train()  # transformers recomputes in training mode only
+        self._fused = compiles and pays(model)
+        if self._fused:
+            fuse_layers(model)
+
+    def scoring(self) -> AbstractContextManager[None]:
+        """Returns the mode in which passes without a backward pass are made.
+
+        Layers compiled for scoring alone would round otherwise than those that train (a hundredth of a nat in
+        bf16), and the ratio of an update's first step would not be 1. So the same ones score, as if to train.
+        """
+        return torch.enable_grad() if self._fused else torch.no_grad()
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Returns the outputs of one packed batch, which lies on the model's device."""

@@ -37,7 +37,7 @@ class Batch:
 
     def unpacked(self, outputs: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yields (row index, the row's part of each output [N, ...], in host memory)."""
-        flat = {name: tensor.cpu().numpy() for name, tensor in outputs.items()}
+        flat = {name: tensor.detach().cpu().numpy() for name, tensor in outputs.items()}
         ends = accumulate(self.row_lengths)
         for index, end, length in zip(self.row_indices, ends, self.row_lengths, strict=True):
             yield index, {name: array[end - length : end].copy() for name, array in flat.items()}

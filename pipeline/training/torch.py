@@ -6,6 +6,7 @@ two numbers per token as a critic. Rows are packed without padding.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.artifacts.checkpoints import FileFacts
 from pipeline.errors import ArtifactError
 from pipeline.hardware import GpuUse, gpu_use
 from pipeline.models.folder import FILE_SIZE
+from pipeline.training.host_buffers import Copy, HostBuffers
 from pipeline.training.lora import add_adapters, merged_weights, without_adapters
 from pipeline.training.network import HEAD, Head, Network, adamw_groups
 from pipeline.training.packing import Batch, Loss, micro_batches, summed
@@ -71,6 +73,7 @@ class TorchTrainer:
         self._micro_batch_tokens = micro_batch_tokens
         self._head_only = False
         self._home: torch.device | None = None  # where the model goes back to after `offload`
+        self._buffers = HostBuffers()  # where it is meanwhile
         self._named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(adamw_groups(self._named, weight_decay), fused=True)
         self._passes = SideBySide.on(self._device)
@@ -106,10 +109,10 @@ class TorchTrainer:
 
     def forward(self, rows: Sequence[TrainingRow], adapted: bool = True) -> list[dict[str, np.ndarray]]:
         """Returns each row's outputs without gradient, unpadded, in the order given; see `Trainer`."""
-        batches = self._batches(rows)  # a model that comes home in inference mode could not be trained
+        batches = self._batches(rows)
 
         def one(batch: Batch) -> list[tuple[int, dict[str, np.ndarray]]]:
-            with torch.inference_mode():
+            with self._network.scoring():
                 return list(batch.unpacked(self._network(batch)))
 
         found = map(one, batches) if self._passes is None else self._passes.map(one, batches)
@@ -119,8 +122,8 @@ class TorchTrainer:
 
     def _batches(self, rows: Sequence[TrainingRow]) -> Iterator[Batch]:
         """Brings the model home from `offload`; returns micro-batches beside it."""
-        if self._home is not None:
-            self._move(self._home)
+        if (home := self._home) is not None:
+            self._move(lambda _, tensor: tensor.to(home, non_blocking=True))
             self._home = None
         tokens = self._micro_batch_tokens
         if self._passes is not None:
@@ -177,7 +180,8 @@ class TorchTrainer:
         """Moves weights and moments to host memory until the next `update` or `forward`; see `Trainer`."""
         if self._device.type != "cpu":
             self._home = self._device
-            self._move(torch.device("cpu"))
+            self._move(self._buffers.copy)
+            torch.cuda.synchronize()
             torch.cuda.empty_cache()  # else the allocator keeps what was freed from the engine beside it
 
     def gpu_use(self) -> list[GpuUse]:
@@ -187,11 +191,15 @@ class TorchTrainer:
     def close(self) -> None:
         """Leaves the GPU; the model stays, it is the caller's."""
         self.offload()
+        if self._home is not None:
+            self._buffers.unlock()
 
-    def _move(self, device: torch.device) -> None:
-        self.model.to(device)
-        for moments in self._optimizer.state.values():
-            moments |= {name: tensor.to(device) for name, tensor in moments.items()}
+    def _move(self, copy: Copy) -> None:
+        for name, tensor in chain(self.model.named_parameters(), self.model.named_buffers()):
+            tensor.data = copy(name, tensor.data)
+        for name, parameter in self._named.items():
+            moments = self._optimizer.state.get(parameter, {})
+            moments |= {kind: copy((name, kind), tensor) for kind, tensor in moments.items()}
 
     @property
     def _device(self) -> torch.device:
