@@ -244,7 +244,7 @@ def trained(variant: str, where: Where, name: str, *, batches: int, **training: 
     trainer = trainer_of(where, model_of(config, device), **training)
     lengths = [where.row] * (batches * (where.tokens // where.row))
     rows = policy_rows_of(config.vocab_size, lengths)
-    trainer.update(rows, LOSS)
+    first = seconds_of(lambda: trainer.update(rows, LOSS), device)
     found: list[dict[str, float]] = []
     seconds = []
 
@@ -261,6 +261,7 @@ def trained(variant: str, where: Where, name: str, *, batches: int, **training: 
         memory_figures(plan.device_bytes, peak)
         | {
             "seconds of an update": seconds[0],
+            "seconds of the first update": first,
             "tokens a second": rate,
             "model FLOP utilisation": operations * rate / PEAK[torch.bfloat16],
             "loss is finite": all(math.isfinite(x["loss"]) and math.isfinite(x["grad_norm"]) for x in found),

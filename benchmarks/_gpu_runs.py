@@ -29,6 +29,7 @@ from benchmarks._gpu import (
     trainer_of,
     used,
 )
+from benchmarks._gpu_speed import turn_figures
 from benchmarks._results import Figure, Row, measured
 from benchmarks._run import ROOT
 from pipeline.cli.runs import MAIN_CHAIN
@@ -261,16 +262,8 @@ def of_ranks(variant: str, where: Where, file: str) -> Iterator[Row]:
         )
         figures = memory_figures(plan.device_bytes, watched.most - began)
         yield from measured(variant, {**figures, "tokens a second": sum(lengths) / seconds})
-        held = used(device)
-        leaving = seconds_of(trainer.offload, device)
-        left = used(device)
-        returning = seconds_of(lambda: trainer.forward(rows[:1]), device)
-        figures = {"seconds of leaving": leaving, "GB/s of leaving": (held - left) / 1e9 / leaving}
-        figures |= {
-            "seconds of returning": returning,
-            "GB/s of returning": (used(device) - left) / 1e9 / returning,
-        }
-        yield from measured(variant, {**figures, "GiB left while it is away": (left - began) / GIB})
+        for turn in ("first", "second"):
+            yield from measured(f"{variant}, {turn} turn", turn_figures(trainer, rows, device))
         handing = seconds_of(trainer.weights, device)
         size = sum(weight.nbytes for weight in trainer.weights().values())
         yield from measured(

@@ -47,17 +47,24 @@ CHECKS = {
     "attention": Check("_gpu_models", 60),
     "critic": Check("_gpu_models", 60),
     "agreement": Check("_gpu_models", 60),
-    "full": Check("_gpu_models", 75),
-    "adapters": Check("_gpu_models", 100),
+    "full": Check("_gpu_models", 90),
+    "adapters": Check("_gpu_models", 180),
     "hand_off": Check("_gpu_runs", 60),
     "chain": Check("_gpu_runs", 180),
     "deepspeed": Check("_gpu_runs", 60),
     "zero3": Check("_gpu_runs", 90),
-    "zero2": Check("_gpu_runs", 90),
+    "zero2": Check("_gpu_runs", 110),
     "files": Check("_gpu_runs", 60),
     "refresh": Check("_gpu_runs", 150),  # on what `chain` has left
 }
 """In order of worth: when the time is up, the others are left out."""
+MORE_CHECKS = {
+    "fused": Check("_gpu_speed", 90),
+    "turns": Check("_gpu_speed", 75),
+    "one_rank": Check("_gpu_speed", 120),
+    "plain": Check("_gpu_speed", 60),
+}
+"""Those of `benchmarks.gpu_speed`."""
 
 
 def under(most: float, variant: str, metric: str) -> Callable[[Table], bool]:
@@ -112,7 +119,7 @@ def measure(asked: Asked) -> list[Row]:
             print(f"--- {name}: left out, the time is up", flush=True)
             continue
         print(f"--- {name}, {left:.0f} s left", flush=True)
-        most = left if asked.is_quick else min(left, CHECKS[name].seconds)
+        most = left if asked.is_quick else min(left, (CHECKS | MORE_CHECKS)[name].seconds)
         for row in in_a_process(name, asked, most):
             rows.append(row)
             asked.keep(rows)
@@ -158,7 +165,7 @@ def in_a_process(name: str, asked: Asked, limit: float) -> Iterator[Row]:
 
 def one(name: str, where: "Where") -> None:
     """Prints the rows of a check, in a process of its own."""
-    check = getattr(import_module(f"benchmarks.{CHECKS[name].module}"), name)
+    check = getattr(import_module(f"benchmarks.{(CHECKS | MORE_CHECKS)[name].module}"), name)
     for row in check(where):
         print(MARK + json.dumps(asdict(row)), flush=True)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _gpu_models, _gpu_runs, one_gpu
+from benchmarks import _gpu_models, _gpu_runs, _gpu_speed, one_gpu
 from benchmarks._gpu import Where
 from benchmarks._results import Table
 from benchmarks._run import main
 from benchmarks.one_gpu import BENCHMARK, CHECKS
+from pipeline.training.side_by_side import SideBySide
 
 HERE = Where("cpu", quick=True)
 
@@ -27,6 +28,26 @@ def test_checks_of_models_work(name: str) -> None:
         assert table(variant, "loss is finite")
     if name == "agreement":  # both are here
         assert table("trainer, tiny", "difference of three updates") == 0
+
+
+@pytest.mark.parametrize("name", ["turns", "one_rank", "plain"])
+def test_checks_of_speed_work(name: str) -> None:
+    table = Table(getattr(_gpu_speed, name)(HERE))
+    assert table.rows
+    if name == "turns":
+        assert table("trainer, 1.7B, second turn", "the same to the bit")
+
+
+@pytest.mark.slow  # kernels are made by the C++ compiler
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script:DeprecationWarning", "ignore:The .grad attribute:UserWarning"
+)
+def test_compiled_layers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SideBySide, "on", lambda _: None)  # threads side by side would compile side by side
+    table = Table(_gpu_speed.fused(HERE))
+    for variant in table.variants("nats to training"):
+        assert table(variant, "nats to training") == 0
+        assert 0 < table(variant, "nats to fp32") < 1e-2
 
 
 def test_what_is_handed_over_is_what_the_engine_plays() -> None:

@@ -72,7 +72,7 @@ def test_compiled_layers_learn_the_same(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_scores_is_what_trains(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
-    """To the bit on a CPU, and by the same kernels, which a GPU needs to say so (`benchmarks.one_gpu`)."""
+    """To the bit on a CPU, and by the same kernels, which a GPU needs to say so (`benchmarks.gpu_speed`)."""
     found = trainer(monkeypatch, fused=True, compute_dtype="bfloat16")
     for rows in ROWS:
         found.forward(rows)
