@@ -14,6 +14,7 @@ from pipeline.tables import looks_table
 from pipeline.types import Rollout
 from stages.actor import Work
 from stages.settings import Config
+from stages.wiring.actor_others import others_of
 from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.cards import serve_folder, write_actor_card
 from stages.wiring.inputs import rollouts_of
@@ -50,7 +51,8 @@ def make(start: Start[Config], work: Work) -> None:
         critic_gate=work.stamp,
         last_look=first_try(looks),
     ) | {"time": time_split(history)}
-    start.output("report.html", volatile=True).write_text(actor_page(report), encoding="utf-8")
+    others = others_of(start.run_dir, start.inputs, start.seed)
+    start.output("report.html", volatile=True).write_text(actor_page(report, others), encoding="utf-8")
     start.finish(report=report, more_tables=((LOOKS, looks_table(looks)),))
 
 

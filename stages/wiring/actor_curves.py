@@ -18,21 +18,29 @@ def learning_curve(report: Mapping[str, Any]) -> Drawing:
     )
 
 
-def spent_curve(report: Mapping[str, Any]) -> Drawing:
-    """Returns success on val by the rollouts that the actor had sampled before it was looked at."""
-    spent, entries = 0.0, []
-    for entry in (*report["learning"], *filter(None, [report.get("last_look")])):
-        entries.append({"rollouts sampled before": spent, "val": entry.get("val")})
-        spent += entry.get("rollouts", 0.0) + entry.get("continuations", 0.0)
-    svg = plots.curves(
-        "spent", entries, ("val",), x="rollouts sampled before", y_label="success of first tries on val"
-    )
+def spent_curve(report: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]] | None = None) -> Drawing:
+    """Returns success on val by the rollouts that the actor had sampled before it was looked at.
+
+    `others` are reports of actors that began as this one did, by their names: lines beside its own.
+    """
+    reports, x = {"val": report, **(others or {})}, "rollouts sampled before"
+    entries = [{x: spent, name: val} for name, of in reports.items() for spent, val in _val_by_rollouts(of)]
+    svg = plots.curves("spent", entries, list(reports), x=x, y_label="success of first tries on val")
+    beside = " Other lines are runs beside this one, from the same starting policy." if others else ""
     return Drawing(
         svg,
         "What the actor's own rollouts bought: those that it was trained on, surplus ones and fresh "
         "continuations that check its critic. What the stages before it and refreshes of its critic sampled "
-        "is not counted.",
+        "is not counted." + beside,
     )
+
+
+def _val_by_rollouts(report: Mapping[str, Any]) -> list[tuple[float, float | None]]:
+    spent, points = 0.0, []
+    for entry in (*report["learning"], *filter(None, [report.get("last_look")])):
+        points.append((spent, entry.get("val")))
+        spent += entry.get("rollouts", 0.0) + entry.get("continuations", 0.0)
+    return points
 
 
 def reliance_curve(report: Mapping[str, Any]) -> Drawing:

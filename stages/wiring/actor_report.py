@@ -94,8 +94,8 @@ def actor_report(
     }
 
 
-def actor_page(report: Mapping[str, Any]) -> str:
-    """Returns report.html of the actor, a pure function of the report.
+def actor_page(report: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """Returns report.html of the actor, a pure function of its report and of those beside it.
 
     It opens with the critic's failed gate if training went on in spite of it.
     """
@@ -105,7 +105,7 @@ def actor_page(report: Mapping[str, Any]) -> str:
         Drawing(plots.curves(measures[0], drift, measures, x="iteration", y_label=y, level=0.0), caption)
         for measures, (y, caption) in DRAWINGS.items()
     ]
-    curves = [learning_curve(report), spent_curve(report), reliance_curve(report), time_curve(report)]
+    curves = [learning_curve(report), spent_curve(report, others), reliance_curve(report), time_curve(report)]
     ends: dict[str, dict[str, str]] = {"first": {}, "last": {}}
     for name in READINGS:
         if found := [entry for entry in drift if isinstance(entry.get(name), int | float)]:

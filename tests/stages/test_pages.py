@@ -2,13 +2,17 @@
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pipeline.errors import ArtifactError
 from pipeline.report import Drawing, plots
 from pipeline.report.comparison import comparison_report
 from stages import summary as command
+from stages.wiring import actor_others
 from stages.wiring.actor_curves import learning_curve, spent_curve
 from stages.wiring.actor_report import actor_page, actor_report
 from stages.wiring.summary_drawings import budget_section, opponents_section, success_section
@@ -124,6 +128,35 @@ def test_an_actor_without_a_critic_has_its_curves_too() -> None:
     assert "nothing to watch" in html
     older = {name: value for name, value in learned().items() if name != "last_look"}
     assert actor_page(older).count("<svg") == 2  # of a run that was made before there was a last look
+
+
+def test_an_actor_is_drawn_beside_those_that_began_as_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(run: str, mode: str, sft: str = "s", seed: int = 0) -> SimpleNamespace:
+        (folder := tmp_path / run / "actor").mkdir(parents=True)
+        (folder / "report.json").touch()
+        settings = {"run": {"seed": seed}, "actor": {"credit": {"mode": mode}}}
+        manifest = {"settings": settings, "inputs": {"tasks": "t", "sft": sft, "stored": mode}}
+        return SimpleNamespace(manifest=manifest, path=folder.joinpath, report=learned())
+
+    own, bare = ("mine", "v_dapo"), ("bare", "decoupled_clip")
+    others = (("another-start", "grpo", "x"), ("another-seed", "grpo", "s", 1))
+    runs = {of[0]: made(*of) for of in (own, bare, *others)}  # type: ignore[arg-type]
+    (tmp_path / "unfinished" / "actor").mkdir(parents=True)
+
+    def opened(run_dir: Path, stage: str) -> Any:
+        if run_dir.name not in runs:
+            raise ArtifactError("not complete")
+        return runs[run_dir.name]
+
+    monkeypatch.setattr(actor_others.Artifact, "open", opened)
+    inputs: Any = {name: SimpleNamespace(content_digest=name[0]) for name in ("tasks", "sft", "stored")}
+    found = actor_others.others_of(tmp_path / "mine", inputs, 0)
+    assert list(found) == ["decoupled_clip (bare)"]
+    drawing = spent_curve(learned(), found)
+    assert {"val", "decoupled_clip (bare)"} <= set(texts_of(drawing))
+    assert "beside this one" in drawing.caption
 
 
 def test_opponents_are_those_of_the_comparison_in_the_run() -> None:

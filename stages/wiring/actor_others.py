@@ -1,0 +1,32 @@
+"""Finished actors of runs beside one: with a critic and without, from the same starting policy."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.artifact import Artifact
+from pipeline.errors import ArtifactError
+
+MOST = 5
+"""Lines in a drawing, beside the run's own."""
+
+
+def others_of(run_dir: Path, inputs: Mapping[str, Artifact], seed: int) -> dict[str, dict[str, Any]]:
+    """Returns reports of the other runs' actors, the newest, by credit mode and run.
+
+    They lie in the same data folder and have the same tasks, `sft` and seed.
+    """
+    began = {name: inputs[name].content_digest for name in ("tasks", "sft")}
+    found: dict[str, Artifact] = {}
+    for folder in run_dir.parent.iterdir():
+        if folder == run_dir or not (folder / "actor").is_dir():
+            continue
+        try:
+            actor = Artifact.open(folder, "actor")
+        except ArtifactError:  # unfinished, or of another version
+            continue
+        settings = actor.manifest["settings"]
+        if began.items() <= actor.manifest["inputs"].items() and settings["run"]["seed"] == seed:
+            found[f"{settings['actor']['credit']['mode']} ({folder.name})"] = actor
+    newest = sorted(found, key=lambda name: found[name].path("report.json").stat().st_mtime)[-MOST:]
+    return {name: found[name].report for name in sorted(newest)}
