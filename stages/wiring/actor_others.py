@@ -1,6 +1,7 @@
 """Finished actors of runs beside one: with a critic and without, from the same starting policy."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,15 @@ def others_of(run_dir: Path, inputs: Mapping[str, Artifact], seed: int) -> dict[
     They lie in the same data folder and have the same tasks, `sft` and seed.
     """
     began = {name: inputs[name].content_digest for name in ("tasks", "sft")}
-    found: dict[str, Artifact] = {}
+    found: dict[str, tuple[float, dict[str, Any]]] = {}
     for folder in run_dir.parent.iterdir():
-        if folder == run_dir or not (folder / "actor").is_dir():
+        if folder == run_dir:
             continue
-        try:
+        with suppress(ArtifactError, OSError):  # no run, not finished, damaged or of another version
             actor = Artifact.open(folder, "actor")
-        except ArtifactError:  # unfinished, or of another version
-            continue
-        settings = actor.manifest["settings"]
-        if began.items() <= actor.manifest["inputs"].items() and settings["run"]["seed"] == seed:
-            found[f"{settings['actor']['credit']['mode']} ({folder.name})"] = actor
-    newest = sorted(found, key=lambda name: found[name].path("report.json").stat().st_mtime)[-MOST:]
-    return {name: found[name].report for name in sorted(newest)}
+            settings = actor.manifest["settings"]
+            if began.items() <= actor.manifest["inputs"].items() and settings["run"]["seed"] == seed:
+                name = f"{settings['actor']['credit']['mode']} ({folder.name})"
+                found[name] = (actor.folder.stat().st_mtime, actor.report)
+    newest = sorted(found, key=lambda name: found[name][0])[-MOST:]
+    return {name: found[name][1] for name in sorted(newest)}

@@ -135,10 +135,9 @@ def test_an_actor_is_drawn_beside_those_that_began_as_it_did(
 ) -> None:
     def made(run: str, mode: str, sft: str = "s", seed: int = 0) -> SimpleNamespace:
         (folder := tmp_path / run / "actor").mkdir(parents=True)
-        (folder / "report.json").touch()
         settings = {"run": {"seed": seed}, "actor": {"credit": {"mode": mode}}}
         manifest = {"settings": settings, "inputs": {"tasks": "t", "sft": sft, "stored": mode}}
-        return SimpleNamespace(manifest=manifest, path=folder.joinpath, report=learned())
+        return SimpleNamespace(manifest=manifest, folder=folder, report=learned())
 
     own, bare = ("mine", "v_dapo"), ("bare", "decoupled_clip")
     others = (("another-start", "grpo", "x"), ("another-seed", "grpo", "s", 1))
