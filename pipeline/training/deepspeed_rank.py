@@ -87,8 +87,8 @@ class Rank:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         groups = adamw_groups(trained, setup.weight_decay)  # of shapes that divided weights no longer have
         self._fill(model, divide)
-        compiles = zero.get("stage") != 3  # the reference as the trainer, or the two would differ
-        self._network = Network(model, head=setup.head, compiles=compiles, **setup.network)  # type: ignore[arg-type]
+        network = {"compiles": zero.get("stage") != 3} | setup.network  # a reference as its trainer
+        self._network = Network(model, head=setup.head, **network)  # type: ignore[arg-type]
         parameters = {n.removeprefix(_PREFIX): p for n, p in self._network.named_parameters()}
         self._trained = {name: p for name, p in parameters.items() if p.requires_grad}
         self._frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
@@ -149,6 +149,7 @@ class Rank:
             for parameter in self._network.parameters():
                 parameter.data = parameter.new_empty(0)
         if self._device.type == "cuda":
+            torch.cuda.synchronize()
             torch.cuda.empty_cache()
 
     def reload(self) -> None:

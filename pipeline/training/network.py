@@ -31,7 +31,7 @@ class Network(torch.nn.Module):
         recompute: keep only each layer's input and compute its inside again in the backward pass.
         compute_dtype: "bfloat16" computes products in it under autocast; "float32" in the weights' own.
         compiles: let torch compile the layers, where that pays. DeepSpeed's ZeRO 3 gathers weights by hooks
-            inside layers, which compiled ones do not call.
+            inside layers, which compiled ones need not call.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Network(torch.nn.Module):
 
         Layers compiled for scoring alone would round otherwise than those that train (a hundredth of a nat in
         bf16), and the ratio of an update's first step would not be 1. So the same ones score, as if to train.
+        Without its adapters a model trains nothing, so as a reference it has others.
         """
         return torch.enable_grad() if self._fused else torch.no_grad()
 

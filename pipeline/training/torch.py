@@ -178,9 +178,12 @@ class TorchTrainer:
 
     def offload(self) -> None:
         """Moves weights and moments to host memory until the next `update` or `forward`; see `Trainer`."""
+        self._leave(self._buffers.copy)
+
+    def _leave(self, copy: Copy) -> None:
         if self._device.type != "cpu":
             self._home = self._device
-            self._move(self._buffers.copy)
+            self._move(copy)
             torch.cuda.synchronize()
             torch.cuda.empty_cache()  # else the allocator keeps what was freed from the engine beside it
 
@@ -190,9 +193,8 @@ class TorchTrainer:
 
     def close(self) -> None:
         """Leaves the GPU; the model stays, it is the caller's."""
-        self.offload()
-        if self._home is not None:
-            self._buffers.unlock()
+        self._leave(self._buffers.copy if self._buffers.made else lambda _, tensor: tensor.cpu())
+        self._buffers.unlock()
 
     def _move(self, copy: Copy) -> None:
         for name, tensor in chain(self.model.named_parameters(), self.model.named_buffers()):

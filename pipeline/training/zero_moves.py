@@ -27,7 +27,7 @@ class ZeroMoves:
         self._moves_master = hasattr(engine.optimizer, "fp32_partitioned_groups_flat") and not on_host
 
     def leave(self) -> None:
-        """Frees the GPU."""
+        """Frees the GPU; its last copies may be under way."""
         from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 
         states = set(OffloadStateTypeEnum)
@@ -60,7 +60,9 @@ class ZeroMoves:
         zero = self._engine.optimizer
         if not hasattr(zero, "bit16_groups_flat") or not zero.bit16_groups_flat[0].is_cuda:
             return False
-        for name, tensors in (("hp", zero.single_partition_of_fp32_groups), ("lp", zero.bit16_groups_flat)):
+        leaving = {} if self._on_host else {"hp": zero.single_partition_of_fp32_groups}
+        leaving |= {} if self._frozen else {"lp": zero.bit16_groups_flat}
+        for name, tensors in leaving.items():
             buffers = [self._buffers.of((name, i), tensor) for i, tensor in enumerate(tensors)]
             setattr(zero, f"{name}_params_pin_buffers", buffers)
         return True

@@ -51,7 +51,7 @@ def make(start: Start[Config], work: Work) -> None:
         critic_gate=work.stamp,
         last_look=first_try(looks),
     ) | {"time": time_split(history)}
-    others = others_of(start.run_dir, start.inputs, start.seed)
+    others = others_of(start.run_dir, start.inputs, start.seed, start.config.actor.evaluate_tasks)
     start.output("report.html", volatile=True).write_text(actor_page(report, others), encoding="utf-8")
     start.finish(report=report, more_tables=((LOOKS, looks_table(looks)),))
 

@@ -26,7 +26,11 @@ def spent_curve(report: Mapping[str, Any], others: Mapping[str, Mapping[str, Any
     reports, x = {"val": report, **(others or {})}, "rollouts sampled before"
     entries = [{x: spent, name: val} for name, of in reports.items() for spent, val in _val_by_rollouts(of)]
     svg = plots.curves("spent", entries, list(reports), x=x, y_label="success of first tries on val")
-    beside = " Other lines are runs beside this one, from the same starting policy." if others else ""
+    beside = (
+        " Other lines are runs beside this one, from the same sft; a stored phase may lie between."
+        if others
+        else ""
+    )
     return Drawing(
         svg,
         "What the actor's own rollouts bought: those that it was trained on, surplus ones and fresh "

@@ -130,6 +130,8 @@ def make_trainer(config: Config, model: Any, **options: Any) -> Trainer:
         "recompute": settings.recompute,
         "compute_dtype": "float32" if frozen_critic else settings.dtype,
     }
+    if frozen_critic:
+        options["compiles"] = False  # nobody trains it, so a pass need not be as if to train
     if learns and settings.lora_rank:  # what only scores has nothing to adapt
         options |= {"lora_rank": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
     if settings.backend == "deepspeed":

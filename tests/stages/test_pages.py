@@ -135,7 +135,7 @@ def test_an_actor_is_drawn_beside_those_that_began_as_it_did(
 ) -> None:
     def made(run: str, mode: str, sft: str = "s", seed: int = 0) -> SimpleNamespace:
         (folder := tmp_path / run / "actor").mkdir(parents=True)
-        settings = {"run": {"seed": seed}, "actor": {"credit": {"mode": mode}}}
+        settings = {"run": {"seed": seed}, "actor": {"credit": {"mode": mode}, "evaluate_tasks": 9}}
         manifest = {"settings": settings, "inputs": {"tasks": "t", "sft": sft, "stored": mode}}
         return SimpleNamespace(manifest=manifest, folder=folder, report=learned())
 
@@ -151,8 +151,10 @@ def test_an_actor_is_drawn_beside_those_that_began_as_it_did(
 
     monkeypatch.setattr(actor_others.Artifact, "open", opened)
     inputs: Any = {name: SimpleNamespace(content_digest=name[0]) for name in ("tasks", "sft", "stored")}
-    found = actor_others.others_of(tmp_path / "mine", inputs, 0)
+    found = actor_others.others_of(tmp_path / "mine", inputs, 0, 9)
     assert list(found) == ["decoupled_clip (bare)"]
+    assert not actor_others.others_of(tmp_path / "mine", inputs, 0, 8)
+    assert not actor_others.others_of(tmp_path / "no" / "folder", inputs, 0, 9)
     drawing = spent_curve(learned(), found)
     assert {"val", "decoupled_clip (bare)"} <= set(texts_of(drawing))
     assert "beside this one" in drawing.caption
