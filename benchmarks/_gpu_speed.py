@@ -32,9 +32,9 @@ def fused(where: Where) -> Iterator[Row]:
     exact, _ = both_passes(where, "float32", compiled=False)
     reference = None
     for compiled in (False, True):
-        scored, trained = both_passes(where, "bfloat16", compiled=compiled)
+        scored, seen = both_passes(where, "bfloat16", compiled=compiled)
         reference = scored if reference is None else reference
-        gaps = {"training": trained, "layers that are not compiled": reference, "fp32": exact}
+        gaps = {"training": seen, "layers that are not compiled": reference, "fp32": exact}
         yield from measured(
             f"scoring in bf16, {'compiled' if compiled else 'not compiled'}",
             {f"nats to {name}": float((scored - other).abs().mean()) for name, other in gaps.items()},
@@ -51,17 +51,17 @@ def both_passes(where: Where, dtype: str, *, compiled: bool) -> tuple[torch.Tens
     found: dict[int, torch.Tensor] = {}
 
     def watched(outputs: Any, batch: Batch) -> Any:
-        pairs = batch.unpacked({"logprobs": outputs["logprobs"].detach()})
+        pairs = batch.unpacked({"logprobs": outputs["logprobs"]})
         found.update((i, torch.as_tensor(of["logprobs"])) for i, of in pairs)
         return LOSS(outputs, batch)
 
     trainer.update(rows, watched)
     scored = torch.cat([torch.as_tensor(of["logprobs"]) for of in trainer.forward(rows)])
     asked = torch.cat([torch.as_tensor(row.columns["weight"] != 0) for row in rows])
-    trained = torch.cat([found[i] for i in range(len(rows))])
+    seen = torch.cat([found[i] for i in range(len(rows))])
     del trainer, model
     empty()
-    return scored[asked], trained[asked]
+    return scored[asked], seen[asked]
 
 
 def one_rank(where: Where) -> Iterator[Row]:

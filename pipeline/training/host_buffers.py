@@ -12,8 +12,8 @@ class HostBuffers:
     """One buffer for each tensor: of its size, locked in memory, made once.
 
     An H200 copies 55 GB/s there, 13 to memory that is not locked and 1.4 to fresh memory (decision 0074).
-    torch's own locked memory takes the next power of two of each size. Who is done with
-    them unlocks them: memory that is freed while it is locked harms whoever gets it next.
+    torch's own locked memory takes the next power of two of each size. Who is
+    done with them unlocks them: memory that is freed while it is locked harms whoever gets it next.
     """
 
     def __init__(self) -> None:

@@ -32,10 +32,7 @@ def test_checks_of_models_work(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["turns", "one_rank", "plain"])
 def test_checks_of_speed_work(name: str) -> None:
-    table = Table(getattr(_gpu_speed, name)(HERE))
-    assert table.rows
-    if name == "turns":
-        assert table("trainer, 1.7B, second turn", "the same to the bit")
+    assert Table(getattr(_gpu_speed, name)(HERE)).rows
 
 
 @pytest.mark.slow  # kernels are made by the C++ compiler
