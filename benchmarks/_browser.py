@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-READY = """new Promise(done => {
-  const isReady = () => document.body && "ready" in document.body.dataset;
-  const look = () => isReady() ? done(performance.now()) : setTimeout(look, 5);
-  look();
-})"""
+
+
+def _until(selector: str) -> str:
+    """Returns the expression that waits for an element, and gives the page's milliseconds then."""
+    return f"""new Promise(done => {{
+      const look = () => document.querySelector({json.dumps(selector)})
+        ? done(performance.now()) : setTimeout(look, 5);
+      look();
+    }})"""
+
+
+READY = _until("body[data-ready]")
 
 
 def executable() -> str | None:
@@ -77,11 +84,14 @@ class Browser:
         os.close(self._out)
         os.close(self._in)
 
-    def open(self, url: str) -> float:
-        """Returns the milliseconds from the navigation until the page says that all of it is there."""
+    def open(self, url: str, shows: str = "body[data-ready]") -> float:
+        """Returns the milliseconds from the navigation until the page says that all of it is there.
+
+        A page that never says so: until there is an element of the selector `shows`.
+        """
         self._call("Page.navigate", url="about:blank")  # else another place on the same page is no navigation
         self._call("Page.navigate", url=url)
-        return float(self.value(READY))
+        return float(self.value(_until(shows)))
 
     def value(self, expression: str) -> Any:
         """Returns the value of an expression in the page; RuntimeError for one that throws."""

@@ -23,12 +23,7 @@ def test_a_point_of_the_critic_s_report_leads_to_the_rollouts_with_such_values(
     thread.start()
     try:
         with Browser(tmp_path) as browser:
-            browser.open(f"http://127.0.0.1:{server.server_port}/view.html")
-            browser.value("location.assign('critic_report/report.html')")
-            browser.value(
-                "new Promise(done => { const look = () => document.querySelector('svg a')"
-                " ? done() : setTimeout(look, 50); look(); })"
-            )
+            browser.open(f"http://127.0.0.1:{server.server_port}/critic_report/report.html", shows="svg a")
             browser.open(browser.click("svg a"))
             asked = parse_qs(browser.value("location.hash").removeprefix("#"))
             listed = browser.value("[...document.querySelectorAll('#rows .text')].map(node => node.title)")
