@@ -172,7 +172,7 @@ def critic(where: Where) -> Iterator[Row]:
     config = where.config("qwen3-0.6b")
     model = classifier(config, where.device)
     rows = policy_rows_of(
-        config.vocab_size, [where.row - i % 2 for i in range(4 * (where.tokens // where.row))]
+        config.vocab_size, [where.row - i % 7 for i in range(4 * (where.tokens // where.row))]
     )
     at = [np.arange(len(row.token_ids) // 3, len(row.token_ids), 5) for row in rows]
 

@@ -1,6 +1,7 @@
 """Checks of `one_gpu` on hand-off, chain, DeepSpeed and files: each yields its rows as they are measured."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -38,7 +39,7 @@ from pipeline.engines.transformers import TransformersEngine
 from pipeline.hardware import free_gpu_memory
 from pipeline.models.policy import load_policy, save_policy, weights_digest
 from pipeline.models.tiny import train_tokenizer
-from pipeline.planner.memory import GIB, training_phase
+from pipeline.planner.memory import GIB, step_phase, training_phase
 from pipeline.ragged import run_packed
 from pipeline.training.attention import Packing
 from pipeline.training.policy_update import engine_trainer_gap
@@ -256,11 +257,15 @@ def of_ranks(variant: str, where: Where, file: str) -> Iterator[Row]:
         yield from measured(variant, figures)
         trainer.update(rows, LOSS)
         watched.most = used(device)
+        trainer.gpu_use()  # forgets the peak of the first
         seconds = seconds_of(lambda: trainer.update(rows, LOSS), device)
-        plan = training_phase(
-            config, training_of(where.settings(**ranks(file, "bfloat16")), config, where.row)
-        )
-        figures = memory_figures(plan.device_bytes, watched.most - began)
+        peak = max((use.peak_gib for use in trainer.gpu_use()), default=math.nan)
+        how = training_of(where.settings(**ranks(file, "bfloat16")), config, where.row)
+        plan = training_phase(config, how)
+        steps = [] if how.offload else [step_phase(plan, how.forward.on_gpu)]
+        planned = max(phase.device_bytes for phase in (plan, *steps))
+        figures = memory_figures(planned, peak * GIB)
+        figures["GiB that the device gave away"] = (watched.most - began) / GIB
         yield from measured(variant, {**figures, "tokens a second": sum(lengths) / seconds})
         for turn in ("first", "second"):
             yield from measured(f"{variant}, {turn} turn", turn_figures(trainer, rows, device))

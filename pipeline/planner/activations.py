@@ -1,12 +1,13 @@
-"""Bytes that a forward pass holds, counted and not modelled.
+"""Bytes that passes hold, counted and not modelled.
 
-One and two layers of the real model run on fake tensors, which have shapes and no memory; the difference is a
-layer's.
+One and two layers of the real model run forward and backward on fake tensors, which have shapes and no
+memory; the difference is a layer's.
 """
 
 import json
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +20,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipeline.ragged import ATTENTION_NAME, run_packed
 from pipeline.training.attention import Packing
+from pipeline.training.fusing import recompute_layers
+from pipeline.training.logprobs import chosen_logprobs
+from pipeline.training.lora import add_adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +35,33 @@ class Forward:
     half_products: bool = False  # bf16 products of fp32 weights, under autocast
     # A GPU's attention kernels: none pads in half precision, fp32's wants keys and values for every head.
     on_gpu: bool = False
+    lora_rank: int = 0  # of adapters, on frozen weights; 0 is none
 
 
-def kept_bytes(config: Any, how: Forward) -> tuple[int, int]:
-    """Returns the bytes that a pass keeps for its backward pass: for each layer, and besides."""
-    one, two = (_held_by(_as_json(config), layers, how, True)[0] for layers in (1, 2))
-    return two - one, 2 * one - two
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The forward and backward pass of an update."""
+
+    forward: Forward
+    recompute: bool = False  # a layer's inside is computed again
+    piece_tokens: int = 1024  # of a tile of logits
+    has_vocabulary: bool = True  # a critic has none to project on
+
+
+def pass_bytes(config: Any, how: Pass) -> tuple[int, int]:
+    """Returns the bytes at the peak of a forward pass with gradient, and of that and its backward pass.
+
+    Beside weights, optimizer and the gradients that add up: what is kept, and what comes and goes.
+    """
+    one, two = (_peaks_of(_as_json(config), layers, how) for layers in (1, 2))
+    number = config.num_hidden_layers
+    peaks = [a + (number - 1) * (b - a) for a, b in zip(one, two, strict=True)]
+    return peaks[0], max(peaks)
 
 
 def scoring_bytes(config: Any, how: Forward) -> int:
     """Returns the bytes that a pass without gradient holds at its peak, beside the weights."""
-    return _held_by(_as_json(config), 2, how, False)[1]
+    return _scoring_peak(_as_json(config), how)
 
 
 def on_meta(config: Any) -> Any:
@@ -64,25 +84,101 @@ def _config_of(content: dict[str, Any]) -> Any:
 
 
 @cache
-def _held_by(config_json: str, layers: int, how: Forward, with_gradient: bool) -> tuple[int, int]:
-    """Returns the bytes held after a forward pass, its result included, and at its peak."""
+def _scoring_peak(config_json: str, how: Forward) -> int:
+    with _faked(config_json, 2, how) as fake, torch.no_grad(), Counting(fake.model.parameters()) as counted:
+        fake.hidden()
+        return counted.peak
+
+
+@cache
+def _peaks_of(config_json: str, layers: int, how: Pass) -> tuple[int, ...]:
+    """Returns the bytes at the peaks of the forward pass and, backward, of the head, the layers, embeddings.
+
+    No embeddings if they are not trained.
+    """
+    peaks: list[int] = []
+    with _faked(config_json, layers, how.forward) as fake, Counting(fake.model.parameters()) as counted:
+
+        def ends(*_: object) -> None:
+            peaks.append(counted.peak)
+            counted.peak = counted.held
+
+        if how.recompute:
+            recompute_layers(fake.model)
+        for parameter in fake.model.parameters():
+            if parameter.requires_grad:  # a gradient is added up at once
+                parameter.register_post_accumulate_grad_hook(lambda which: setattr(which, "grad", None))
+        embeddings = fake.model.get_input_embeddings()
+        if embeddings.weight.requires_grad:
+            embeddings.register_forward_hook(lambda *passed: passed[2].register_hook(ends) and None)
+        # Of all tokens that are projected, one tile's: the tiles come one after another, many and all alike.
+        tokens = fake.packing.positions.numel()
+        few = min(how.piece_tokens, tokens)
+        with fake.products:
+            hidden = fake.hidden()
+            hidden.register_hook(ends)
+            outputs = fake.logprobs(hidden, few, how.piece_tokens) if how.has_vocabulary else hidden.float()
+        total = outputs.sum()
+        del hidden, outputs
+        ends()
+        total.backward()
+        ends()
+    if how.has_vocabulary:
+        half = how.forward.half_weights or how.forward.half_products
+        others = (tokens - few) * fake.model.config.hidden_size  # states of the other tokens, their gradient
+        peaks[0] += (2 if half else 4) * others
+        peaks[1] += ((2 if half else 4) + 4) * others
+    return tuple(peaks)
+
+
+@dataclass(frozen=True)
+class _Faked:
+    """A decoder on fake tensors and the rows of a micro-batch."""
+
+    model: Any
+    packing: Packing
+    products: AbstractContextManager[Any]  # the mode that they are made in
+
+    def hidden(self) -> torch.Tensor:
+        """Returns what the decoder makes of the rows, [N, width]."""
+        return run_packed(self.model.base_model, torch.zeros_like(self.packing.positions), self.packing)
+
+    def logprobs(self, hidden: torch.Tensor, number: int, piece_tokens: int) -> torch.Tensor:
+        """Returns log-probabilities of so many tokens."""
+        at = torch.zeros(number, dtype=torch.long)
+        weight = self.model.get_output_embeddings().weight
+        return chosen_logprobs(hidden.index_select(0, at), weight, at, piece_tokens=piece_tokens)
+
+
+@contextmanager
+def _faked(config_json: str, layers: int, how: Forward) -> Iterator[_Faked]:
+    """Yields a decoder of a few layers; what is computed meanwhile is fake."""
     content = json.loads(config_json) | {"num_hidden_layers": layers}
     content["layer_types"] = (content.get("layer_types") or [])[:layers] or None
     fused = how.on_gpu and (how.half_weights or how.half_products)
     shorter = 0 if fused else 1  # rows of two lengths attend padded
     lengths = [how.row_tokens - shorter * (row % 2) for row in range(max(1, how.tokens // how.row_tokens))]
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        dtype = torch.bfloat16 if how.half_weights else torch.float32
+    dtype = torch.bfloat16 if how.half_weights else torch.float32
+    with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(_config_of(content), dtype=dtype)
         model.set_attn_implementation(ATTENTION_NAME)
-        token_ids = torch.zeros(sum(lengths), dtype=torch.long)
+        if how.lora_rank:
+            add_adapters(model, how.lora_rank, how.lora_rank)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _fake(model, dtype)
         packing = Packing(lengths, repeat_heads=how.on_gpu and not fused)
-        half = torch.autocast("cpu", torch.bfloat16, enabled=how.half_products)
-        with torch.set_grad_enabled(with_gradient), half, Counting(model.parameters()) as counted:
-            hidden = run_packed(model.base_model, token_ids, packing)
-            held = counted.held
-            del hidden
-    return held, counted.peak
+        yield _Faked(model, packing, torch.autocast("cpu", torch.bfloat16, enabled=how.half_products))
+
+
+def _fake(model: Any, dtype: torch.dtype) -> None:
+    """Gives a model without memory fake tensors of a CPU. It is made without them: peft cannot move those."""
+    for part in model.modules():
+        for name, weight in part.named_parameters(recurse=False):
+            fake = torch.empty_like(weight, device="cpu", dtype=dtype)  # adapters', too
+            setattr(part, name, torch.nn.Parameter(fake, weight.requires_grad))
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, torch.empty_like(buffer, device="cpu"))
+    model.tie_weights()
 
 
 class Counting(TorchDispatchMode):

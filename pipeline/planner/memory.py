@@ -1,17 +1,18 @@
 """Memory of a job on given hardware, before any of it is taken.
 
-What a forward pass holds is counted on fake tensors (`activations.py`). The rest is arithmetic.
+What passes hold is counted on fake tensors (`activations.py`). The rest is arithmetic.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pipeline.planner.activations import Forward, kept_bytes, on_meta, scoring_bytes
-from pipeline.training.logprobs import TILE_ENTRIES
+from pipeline.planner.activations import Forward, Pass, on_meta, pass_bytes, scoring_bytes
+from pipeline.training.fusing import LEAST_WIDTH
 from pipeline.training.lora import TARGETS
 
 GIB = 2**30
+Head = Literal["policy", "critic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,15 @@ class Training:
     piece_tokens: int = 1024  # of a tile of logits
     recompute: bool = False  # a layer's inside is computed again
     buffer_bytes: int = 0  # for communication: buckets of gradients, weights gathered ahead of their use
-    trained: int | None = None  # parameters; None is all
+
+    def trained(self, config: Any) -> int:
+        """Returns how many parameters of a model are trained."""
+        rank = self.forward.lora_rank
+        return adapter_parameters(config, rank) if rank else shape_of(config).parameters
+
+    def pass_of(self, head: Head) -> Pass:
+        """Returns the forward and backward pass of a micro-batch."""
+        return Pass(self.forward, self.recompute, self.piece_tokens, head == "policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +81,20 @@ class Phase:
         return sum(self.host.values())
 
 
-def training_phase(config: Any, how: Training, head: Literal["policy", "critic"] = "policy") -> Phase:
-    """Returns what an update takes at its peak: the start of the backward pass, moments already there."""
-    shape, forward = shape_of(config), how.forward
-    count = shape.parameters
+def training_phase(config: Any, how: Training, head: Head = "policy") -> Phase:
+    """Returns what an update takes at its peak before the optimizer's step, moments already there."""
+    forward, count = how.forward, shape_of(config).parameters
     shards = how.num_ranks if how.zero_stage else 1
     weight_bytes = 2 if forward.half_weights else 4
-    trained = count if how.trained is None else how.trained
-    adapters = 0 if how.trained is None else how.trained
+    trained = how.trained(config)
+    adapters = trained if forward.lora_rank else 0
     parts = {"weights": weight_bytes * (count + adapters) // (shards if how.zero_stage == 3 else 1)}
     optimizer = 8 * trained // shards
     if how.backend == "deepspeed":  # keeps a master copy even of fp32 weights
         optimizer += 4 * trained // shards
-    parts["gradients"] = 4 * trained // (shards if how.zero_stage >= 2 else 1)
+    # DeepSpeed adds up a micro-batch's gradients in fp32; of fp32 weights it has both sets at once.
+    sets = 2 if how.backend == "deepspeed" and not forward.half_weights else 1
+    parts["gradients"] = sets * 4 * trained // (shards if how.zero_stage >= 2 else 1)
     host = {}
     if how.offload:
         host["master copy and moments"] = (optimizer + parts.pop("gradients")) * how.num_ranks
@@ -92,19 +102,7 @@ def training_phase(config: Any, how: Training, head: Literal["policy", "critic"]
         parts["optimizer"] = optimizer
     if how.buffer_bytes:
         parts["communication"] = how.buffer_bytes
-    per_layer, rest = kept_bytes(config, forward)
-    element = 2 if forward.half_weights or forward.half_products else 4
-    inputs = shape.layers * forward.tokens * shape.width * element
-    parts["activations"] = (inputs + per_layer if how.recompute else shape.layers * per_layer) + rest
-    if head == "policy":  # a critic has no vocabulary to project on
-        entries = min(TILE_ENTRIES, shape.vocabulary)
-        tile = min(how.piece_tokens, forward.tokens) * entries
-        parts["logits"] = (8 if element == 4 else 10) * tile  # their exponentials, and a half copy
-        # In half products of fp32 weights: a half copy of the weight, its gradient, and that in fp32.
-        bytes_each = 2 if forward.half_weights else 8 if forward.half_products else 4
-        if how.trained is not None:  # the output layer is not
-            bytes_each = 2 if forward.half_products else 0
-        parts["gradient of the output layer"] = (bytes_each * shape.vocabulary + 4 * entries) * shape.width
+    parts["activations"] = pass_bytes(config, how.pass_of(head))[1]
     return Phase(parts, host)
 
 
@@ -119,7 +117,7 @@ def start_phase(config: Any, how: Training) -> Phase:
     if how.zero_stage == 3:
         largest = max(parameter.numel() for parameter in on_meta(config).parameters())
         return Phase(held | {"a whole weight": element * largest})
-    copied = element * (shape_of(config).parameters if how.trained is None else how.trained)
+    copied = element * how.trained(config)
     copying = {
         "weights": parts["weights"],
         "their flat copy": copied,
@@ -127,12 +125,11 @@ def start_phase(config: Any, how: Training) -> Phase:
     return Phase(max(held, copying, key=lambda held: sum(held.values())))
 
 
-def step_phase(update: Phase) -> Phase:
-    """Returns what AdamW's step takes on a GPU: gradients flat beside what they were, then square roots."""
-    held = {
-        part: update.device.get(part, 0) for part in ("weights", "gradients", "optimizer", "communication")
-    }
-    return Phase(held | {"flat gradients": held["gradients"]})
+def step_phase(update: Phase, on_gpu: bool) -> Phase:
+    """Returns what AdamW's step takes under DeepSpeed; square roots are divided in place on a GPU alone."""
+    parts = {name: update.device[name] for name in ("weights", "gradients", "optimizer")}
+    moment = parts["optimizer"] // 3  # beside another one and a master copy
+    return Phase(parts | {"square roots": moment if on_gpu else 2 * moment})
 
 
 def adapter_parameters(config: Any, rank: int) -> int:
@@ -150,3 +147,12 @@ def scoring_phase(config: Any, how: Forward) -> Phase:
     """Returns what a pass without gradient takes: whole weights, and one layer at work."""
     weights = (2 if how.half_weights else 4) * shape_of(config).parameters
     return Phase({"weights": weights, "activations": scoring_bytes(config, how)})
+
+
+def reference_phase(config: Any, how: Training) -> Phase:
+    """Returns what a reference takes: layers that torch compiles score as if to train (`Network.scoring`)."""
+    scoring = scoring_phase(config, how.forward)
+    compiles = how.forward.on_gpu and how.zero_stage != 3 and shape_of(config).width >= LEAST_WIDTH
+    if not compiles:
+        return scoring
+    return Phase({**scoring.device, "activations": pass_bytes(config, how.pass_of("policy"))[0]})

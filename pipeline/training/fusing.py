@@ -1,4 +1,4 @@
-"""A decoder's layers compiled by torch: what lies between their products becomes few kernels."""
+"""How a decoder's layers run: computed again in the backward pass, or compiled by torch to few kernels."""
 
 from typing import Any
 
@@ -21,3 +21,14 @@ def fuse_layers(model: Any) -> None:
     AttentionInterface.register(ATTENTION_NAME, torch.compiler.disable(packed_attention))
     for layer in model.base_model.layers:
         layer.compile(dynamic=True)
+
+
+def recompute_layers(model: Any) -> None:
+    """Lets a model keep only each layer's input, and compute its inside again in the backward pass."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    # transformers 5.20 renamed it, and warns of the old name.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    model.train()  # transformers recomputes in training mode only

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.ragged import ATTENTION_NAME, check_full_attention, run_packed
 from pipeline.training.attention import Packing
-from pipeline.training.fusing import fuse_layers, pays
+from pipeline.training.fusing import fuse_layers, pays, recompute_layers
 from pipeline.training.logprobs import chosen_logprobs
 from pipeline.training.packing import Batch
 
@@ -53,15 +53,7 @@ class Network(torch.nn.Module):
         self._autocast = None if compute_dtype == "float32" else getattr(torch, compute_dtype)
         model.set_attn_implementation(ATTENTION_NAME)
         if recompute:
-            for module in model.modules():
-                if isinstance(module, torch.nn.Dropout):
-                    module.p = 0.0
-            # transformers 5.20 renamed it, and warns of the old name.
-            enable = (
-                getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-            )
-            enable({"use_reentrant": False})
-            model.train()  # transformers recomputes in training mode only
+            recompute_layers(model)
         self._fused = compiles and pays(model)
         if self._fused:
             fuse_layers(model)

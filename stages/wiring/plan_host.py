@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from pipeline.artifacts.checkpoints import PART_BYTES
 from pipeline.planner.memory import Phase, Shape, Training, standing_bytes
@@ -45,8 +46,8 @@ def host_bytes(config: Config, shape: Shape, how: Training, update: Phase) -> di
     return parts
 
 
-def checkpoint_bytes(held: Mapping[str, int], shape: Shape, how: Training) -> dict[str, int]:
+def checkpoint_bytes(held: Mapping[str, int], policy: Any, how: Training) -> dict[str, int]:
     """Returns what lies in host memory while ranks write a checkpoint; the trainer is on its GPUs."""
     kept = {name: size for name, size in held.items() if name != WAITING}
-    written = 12 * (shape.parameters if how.trained is None else how.trained)
+    written = 12 * how.trained(policy)
     return {**kept, "parts being written": min(how.num_ranks * PART_BYTES, written)}

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.engines.vllm_options import VllmOptions
+from pipeline.planner.activations import Forward
 from pipeline.planner.memory import (
     GIB,
     Phase,
     Shape,
+    reference_phase,
     scoring_phase,
     shape_of,
     standing_bytes,
@@ -54,7 +56,7 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
     hardware, shape = config.hardware, shape_of(policy)
     how, needs_reference = training_of(config, policy, context), _needs_reference(config)
     generation, live = _generation(config, shape, context)
-    update, reference = training_phase(policy, how), scoring_phase(policy, how.forward)
+    update, reference = training_phase(policy, how), reference_phase(policy, how)
     shared = config.engine.shared_gpus and hardware.num_gpus > 0
     left = {  # on the GPU, of each while the others work
         "engine": _asleep_bytes(config) if shared else generation.device_bytes,
@@ -66,7 +68,7 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
         phases["trainer start"] = beside(start_phase(policy, how), left, but="trainer")
     phases["actor update"] = beside(update, left, but="trainer")
     if how.backend == "deepspeed" and not how.offload:
-        phases["optimizer's step"] = beside(step_phase(update), left, but="trainer")
+        phases["optimizer's step"] = beside(step_phase(update, how.forward.on_gpu), left, but="trainer")
     if needs_reference:
         phases["reference pass"] = beside(reference, left, but="reference")
     host = host_bytes(config, shape, how, update)
@@ -75,14 +77,16 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
         handed = {"weights handed over, fp32": 4 * shape.parameters} if how.backend == "deepspeed" else {}
         phases["hand-off"] = beside(Phase({}, host | handed), awake)
     if how.backend == "deepspeed":
-        phases["checkpoint"] = beside(Phase({}, checkpoint_bytes(host, shape, how)), awake)
+        phases["checkpoint"] = beside(Phase({}, checkpoint_bytes(host, policy, how)), awake)
     if config.actor.credit.mode == "actor_critic":
         head = training_phase(policy, how, "critic")
         phases["value update"] = beside(head, left)
         kept = {} if shared else {"value head": standing_bytes(head)}
         phases |= {name: beside(phase, kept) for name, phase in phases.items() if name != "value update"}
     if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
-        frozen = scoring_phase(critic, replace(how.forward, half_weights=False, half_products=False))
+        frozen = scoring_phase(
+            critic, Forward(how.forward.tokens, how.forward.row_tokens, on_gpu=how.forward.on_gpu)
+        )
         critic_bytes = {"generation": frozen.device_bytes}  # scores while the engine is awake
         phases = {
             name: beside(phase, {CRITIC: critic_bytes.get(name, frozen.device["weights"])})

@@ -10,7 +10,7 @@ from transformers import AutoConfig
 
 from pipeline.errors import ConfigError
 from pipeline.planner.activations import Forward
-from pipeline.planner.memory import Shape, Training, adapter_parameters, shape_of
+from pipeline.planner.memory import Shape, Training, shape_of
 from pipeline.training.deepspeed_config import deepspeed_config, is_half
 from stages.settings import Config
 from stages.settings.sft import VOCAB_SIZE
@@ -55,10 +55,10 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
         min(row_tokens, tokens),
         half_products=settings.dtype == "bfloat16",
         on_gpu=config.hardware.num_gpus > 0,
+        lora_rank=settings.lora_rank,
     )
-    trained = adapter_parameters(model, settings.lora_rank) if settings.lora_rank else None
     if settings.backend == "torch":
-        return Training(forward, recompute=settings.recompute, trained=trained)
+        return Training(forward, recompute=settings.recompute)
     file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
     zero, half = file["zero_optimization"], is_half(file)
     return Training(
@@ -68,14 +68,13 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
         num_ranks=settings.num_ranks,
         offload=zero.get("offload_optimizer", {}).get("device", "none") != "none",
         recompute=settings.recompute,
-        trained=trained,
-        buffer_bytes=_buffered(zero, shape_of(model)) * (2 if half else 4) if settings.num_ranks > 1 else 0,
+        buffer_bytes=_buffered(zero, shape_of(model)) * (2 if half else 4),
     )
 
 
 def _buffered(zero: Mapping[str, Any], shape: Shape) -> int:
-    """Returns the numbers in DeepSpeed's buffers: a bucket of gradients, under ZeRO 3 gathered weights."""
-    bucket = min(int(zero.get("reduce_bucket_size", 500_000_000)), shape.parameters)
+    """Returns the numbers in DeepSpeed's buffers: buckets of gradients, under ZeRO 3 gathered weights."""
+    bucket = int(zero.get("reduce_bucket_size", 500_000_000)) * (2 if zero.get("overlap_comm") else 1)
     if zero.get("stage") != 3:
         return bucket
     # The largest gathered weight may come on top of those that it holds.

@@ -1,17 +1,22 @@
 import json
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen3Config
 
-from pipeline.planner.activations import Forward, kept_bytes, scoring_bytes
+from pipeline.planner.activations import Forward, Pass, pass_bytes, scoring_bytes
 from pipeline.planner.memory import Training, scoring_phase, shape_of, training_phase
 from pipeline.ragged import ATTENTION_NAME, run_packed
+from pipeline.training import TrainingRow
 from pipeline.training.attention import Packing
+from pipeline.training.lora import add_adapters
+from pipeline.training.network import Network
+from pipeline.training.packing import micro_batches
 
 MODELS = Path(__file__).parents[2] / "configs" / "models"
 
@@ -43,22 +48,54 @@ def allocations(call: Callable[[], Any]):
     return held[-1], max(held)
 
 
-@pytest.mark.parametrize("lengths", [[96], [32, 31, 32]])
+def rows(lengths: list[int]) -> list[TrainingRow]:
+    return [TrainingRow(np.zeros(length, np.int32)) for length in lengths]
+
+
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_what_a_forward_pass_holds_is_what_the_real_model_allocates(lengths, on_gpu):
+@pytest.mark.parametrize("lengths", [[96], [32, 31, 32]])
+def test_what_a_pass_without_gradient_holds_is_what_the_real_model_allocates(lengths, on_gpu):
     config = small()
     model = AutoModelForCausalLM.from_config(config)
     model.set_attn_implementation(ATTENTION_NAME)
     token_ids = torch.zeros(sum(lengths), dtype=torch.long)
-
-    def run():
-        return run_packed(model.base_model, token_ids, Packing(lengths, repeat_heads=on_gpu))
-
     how = Forward(tokens=96, row_tokens=max(lengths), on_gpu=on_gpu)
-    per_layer, rest = kept_bytes(config, how)
-    assert 3 * per_layer + rest == pytest.approx(allocations(run)[0], rel=0.01)
     with torch.no_grad():
-        assert scoring_bytes(config, how) == pytest.approx(allocations(run)[1], rel=0.02)
+        packing = Packing(lengths, repeat_heads=on_gpu)
+        held, peak = allocations(lambda: run_packed(model.base_model, token_ids, packing))
+    assert scoring_bytes(config, how) == pytest.approx(peak, rel=0.02)
+    assert held < peak
+
+
+@pytest.mark.parametrize(
+    ("head", "lora_rank", "half", "recompute"),
+    [*product(["policy"], [0, 4], [False, True], [False, True]), ("critic", 0, True, True)],
+)
+def test_what_an_updates_pass_holds_is_what_the_real_network_allocates(head, lora_rank, half, recompute):
+    if lora_rank:
+        pytest.importorskip("peft", reason="pip install -e '.[lora]'")
+    config = small()
+    kind = AutoModelForCausalLM if head == "policy" else AutoModelForSequenceClassification
+    model = kind.from_config(config)
+    if lora_rank:
+        add_adapters(model, lora_rank, lora_rank)
+    dtype = "bfloat16" if half else "float32"
+    network = Network(model, head=head, piece_tokens=32, recompute=recompute, compute_dtype=dtype)
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda which: setattr(which, "grad", None))
+    [batch] = micro_batches(rows([192, 191]), 400)
+
+    def update():
+        outputs = network(batch)
+        next(iter(outputs.values())).sum().backward()
+
+    update()
+    _, peak = allocations(update)
+    forward = Forward(384, 192, half_products=half, lora_rank=lora_rank)
+    first, planned = pass_bytes(config, Pass(forward, recompute, 32, head == "policy"))
+    assert planned == pytest.approx(peak, rel=0.03)
+    assert first <= planned
 
 
 def test_scoring_in_fp32_takes_no_more_for_longer_rows():

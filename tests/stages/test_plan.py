@@ -103,7 +103,8 @@ def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says():
     without_others = phases["actor update"].device_bytes - sum(
         update[other] for other in ("engine", "critic (first GPU)", "contexts and NCCL")
     )
-    assert without_others / GIB == pytest.approx(40.3, abs=0.3)
+    # An H200 took 37.4 for a rank's weights and as much of gradients, 30.5 together, and such a pass.
+    assert without_others / GIB == pytest.approx(39.0, abs=0.3)
     generation = phases["generation"].device
     share = int(0.85 * 77 * GIB)
     assert generation["weights"] == 2 * count

@@ -1,0 +1,101 @@
+"""What a DeepSpeed rank allocates while it trains, against its plan: DeepSpeed's own buffers are no guess."""
+
+import json
+import multiprocessing
+import os
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from pipeline.planner.memory import step_phase, training_phase
+from pipeline.processes.shared_weights import SharedWeights
+from pipeline.training import TrainingRow
+from pipeline.training.losses import sft_loss
+from stages.settings import Config
+from stages.wiring.plan_models import training_of
+
+ROOT = Path(__file__).parents[3]
+TOKENS, ROW, PIECE = 256, 64, 64
+SHAPE = Qwen3Config(
+    vocab_size=4000, hidden_size=192, num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=48, intermediate_size=512, max_position_embeddings=256, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+def deepspeed_file(folder: Path, name: str) -> Path:
+    """Returns a shipped file whose bucket of gradients suits a small model."""
+    content = json.loads((ROOT / f"configs/deepspeed/{name}.json").read_text("utf-8"))
+    content["zero_optimization"]["reduce_bucket_size"] = 1_000_000
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(content), "utf-8")
+    return path
+
+
+def peak_of_a_rank(file: str, lora_rank: int, meeting: str, found: Any) -> None:
+    """Tells the peak in bytes of what torch allocates from a rank's start to its third update."""
+    from pipeline.training.deepspeed import DeepSpeedOptions
+    from pipeline.training.deepspeed_rank import Rank
+    from pipeline.training.rank_group import RankSetup
+
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    config = json.loads(Path(file).read_text("utf-8"))
+    dtype = torch.bfloat16 if "bf16" in config else torch.float32
+    shared = SharedWeights()
+    setup = RankSetup(
+        model_class="Qwen3ForCausalLM",
+        model_config=SHAPE.to_dict(),
+        weights=shared.write(dict(Qwen3ForCausalLM(SHAPE).named_parameters()), dtype),
+        dtype=dtype,
+        head="policy",
+        network={"recompute": True, "piece_tokens": PIECE},
+        weight_decay=0.0,
+        grad_clip=1.0,
+        trains=True,
+        options=DeepSpeedOptions(config=config, num_ranks=1),
+        lora_rank=lora_rank,
+    )
+    columns = {"weight": np.full(ROW, 1e-4, np.float32)}
+    share = [[TrainingRow(np.zeros(ROW, np.int32), columns) for _ in range(TOKENS // ROW)] for _ in range(2)]
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        rank = Rank(setup, meeting)
+        for _ in range(3):
+            rank.update(sft_loss, 1e-4, share)
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    found.put(max(accumulate(e.nbytes() for e in sorted(events, key=lambda event: event.start_ns()))))
+
+
+def planned(file: Path, lora_rank: int) -> int:
+    """Returns the bytes that the plan of such a trainer says."""
+    dtype = "bfloat16" if "bf16" in file.read_text("utf-8") else "float32"
+    training = {"backend": "deepspeed", "deepspeed": str(file), "dtype": dtype, "lora_rank": lora_rank}
+    training |= {"micro_batch_tokens": TOKENS, "recompute": True}
+    # Adapters want a base, which is never read.
+    config = Config.model_validate({"training": training, "sft": {"base": "models/none"}})
+    how = replace(training_of(config, SHAPE, ROW), piece_tokens=PIECE)
+    update = training_phase(SHAPE, how)
+    return max(update.device_bytes, step_phase(update, on_gpu=False).device_bytes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "lora_rank"), [("zero2", 0), ("zero2", 4), ("zero2_fp32", 0)])
+def test_a_rank_allocates_what_its_plan_says(name: str, lora_rank: int, tmp_path: Path) -> None:
+    if lora_rank:
+        pytest.importorskip("peft", reason="pip install -e '.[lora]'")
+    file = deepspeed_file(tmp_path, name)
+    process = multiprocessing.get_context("spawn")  # torch's ranks are one group a process
+    found = process.Queue()
+    rank = process.Process(
+        target=peak_of_a_rank, args=(str(file), lora_rank, str(tmp_path / "meeting"), found)
+    )
+    rank.start()
+    peak = found.get(timeout=240)
+    rank.join()
+    assert planned(file, lora_rank) == pytest.approx(peak, rel=0.05)
