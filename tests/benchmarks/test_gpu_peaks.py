@@ -11,6 +11,7 @@ from pipeline.planner.activations import Forward, Pass, pass_bytes
 from pipeline.planner.memory import GIB, shape_of, training_phase
 from stages.wiring.plan_models import training_of
 
+pytestmark = pytest.mark.slow
 WHERE = Where("cuda", quick=False)
 ADAPTERS = {"dtype": "bfloat16", "lora_rank": 16}
 
