@@ -9,8 +9,8 @@ from pipeline.ids import digest
 from pipeline.similarity import MIN_COSINE, most_similar
 from pipeline.types import Answer, Pair, PairMatch
 
-MIN_CHOSEN, MAX_REJECTED = 0.7, 0.3
-"""Rewards from which an answer is chosen, and up to which it is rejected (start values)."""
+CHOSEN_ABOVE, REJECTED_BELOW = 0.7, 0.3
+"""Rewards above which an answer is chosen, and below which it is rejected (start values)."""
 NEARER_FIRST: tuple[tuple[PairMatch, Callable[[Answer], Any]], ...] = (
     ("prompt", lambda answer: (answer.task_id, answer.prompt_token_ids)),
     ("task", lambda answer: answer.task_id),

@@ -15,7 +15,7 @@ from critics.labels.recovery import NUM_FOLDS
 from critics.report import gate
 from pipeline.credit import GRPO, GroupRelative, LossOptions, VDapo, v_dapo
 from pipeline.credit.stripped import MAX_SHARE
-from pipeline.matching import MAX_REJECTED, MIN_CHOSEN
+from pipeline.matching import CHOSEN_ABOVE, REJECTED_BELOW
 from pipeline.similarity import MIN_COSINE
 from pipeline.training import losses
 from pipeline.training.stored.advantage_weighted import MAX_WEIGHT
@@ -67,7 +67,7 @@ SENTENCES = [
     f"T {short(AdvantageWeighted().temperature)} (start value)",
     f"c = min(1, n/({(1 - MAX_SHARE) / MAX_SHARE:g} s))",
     f"beta {short(Dpo().beta)}, mu {short(Dpo().mu)} (",
-    f"Chosen: r >= {short(MIN_CHOSEN)}, rejected: r <= {short(MAX_REJECTED)};",
+    f"Chosen: r > {short(CHOSEN_ABOVE)}, rejected: r < {short(REJECTED_BELOW)};",
     f"TF-IDF cosine is >= {short(MIN_COSINE)}",
 ]
 

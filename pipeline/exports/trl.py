@@ -14,7 +14,7 @@ from pipeline.columns import PAIRS
 from pipeline.exports.dialogues import FACTS, FACTS_FIELDS, STOP_TOKEN, Dialogue, dialogues
 from pipeline.exports.files import MESSAGES, TEXT, Part, write_card, write_parquet_rows
 from pipeline.exports.selection import Selection
-from pipeline.matching import MAX_REJECTED, MIN_CHOSEN
+from pipeline.matching import CHOSEN_ABOVE, REJECTED_BELOW
 
 _IDS = pa.list_(pa.int32())
 _TOOLS = pa.field("tools", TEXT)  # as JSON, which TRL reads: schemas have no type in common
@@ -52,7 +52,7 @@ def write_trl(selection: Selection, folder: Path) -> list[Part]:
         _part(sft, folder, "sft", SFT, _completions(sft, sets), "graded rollouts of bare prompts"),
         _part(
             siblings, folder, "siblings", SIBLINGS, _siblings(siblings, sets),
-            f"pairs of such rollouts of one prompt, rewards from {MIN_CHOSEN} and up to {MAX_REJECTED}",
+            f"pairs of such rollouts of one prompt, rewards above {CHOSEN_ABOVE} and below {REJECTED_BELOW}",
         ),
         _part(tokens, folder, "tokens", TOKENS, _tokens(tokens), "all graded rollouts, as they were sampled"),
     ]  # fmt: skip
@@ -118,8 +118,8 @@ def paired(sets: Mapping[Any, Sequence[tuple[str, float]]], left_out: Counter[st
     """
     pairs = []
     for members in sets.values():
-        chosen = [name for name, reward in members if reward >= MIN_CHOSEN]
-        rejected = [name for name, reward in members if reward <= MAX_REJECTED]
+        chosen = [name for name, reward in members if reward > CHOSEN_ABOVE]
+        rejected = [name for name, reward in members if reward < REJECTED_BELOW]
         left_out["reward_between"] += len(members) - len(chosen) - len(rejected)
         if not (chosen and rejected):
             left_out["no_partner"] += len(chosen) + len(rejected)

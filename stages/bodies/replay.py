@@ -16,12 +16,15 @@ from stages.settings import Config
 def make(start: Start[Config], earlier: Artifact | None) -> None:
     """Makes the tables; raises ArtifactError for rollouts that this round's policy cannot learn from."""
     own = start.inputs["rollouts"]
-    sources = [*([earlier] if earlier is not None else []), own]
-    rollouts = pa.concat_tables([source.table("rollouts") for source in sources])
-    steps = pa.concat_tables([source.table("steps") for source in sources])
-    number, ids = start.config.run.round, own.table("rollouts")["rollout_id"].to_pylist()
-    rounds = [] if earlier is None else earlier.table("replay")["round"].to_pylist()
-    rounds += [number] * len(ids)
+    rollouts, steps = own.table("rollouts"), own.table("steps")
+    rounds, again = [start.config.run.round] * rollouts.num_rows, 0
+    if earlier is not None:
+        before = earlier.table("rollouts")
+        stays = is_new(before, rollouts)
+        again = pc.sum(pc.invert(stays)).as_py() or 0
+        rounds = earlier.table("replay")["round"].filter(stays).to_pylist() + rounds
+        rollouts = pa.concat_tables([before.filter(stays), rollouts])
+        steps = pa.concat_tables([earlier.table("steps"), steps])
     dropped = max(0, len(rounds) - start.config.replay.capacity)
     rollouts, rounds = rollouts.slice(dropped), rounds[dropped:]
     steps = steps.filter(pc.is_in(steps["rollout_id"], rollouts["rollout_id"].combine_chunks()))
@@ -32,6 +35,7 @@ def make(start: Start[Config], earlier: Artifact | None) -> None:
         "rollouts": len(ids),
         "of_round": {str(of): kept[of] for of in sorted(kept)},
         "dropped": dropped,
+        "recorded_again": again,
     }
     start.finish(
         done=1,
@@ -42,6 +46,24 @@ def make(start: Start[Config], earlier: Artifact | None) -> None:
         ),
         report=report,
     )
+
+
+def is_new(earlier: pa.Table, own: pa.Table) -> pa.Array:
+    """Returns which earlier rollouts stay: all but recorded ones that this round has brought in again.
+
+    A file of sessions that grows from week to week holds those of the weeks before.
+    """
+
+    def contents(rollouts: pa.Table) -> list[tuple[object, ...]]:
+        recorded = pc.equal(rollouts["kind"], "recorded").to_pylist()
+        columns = (rollouts[c].to_pylist() for c in ("task_id", "prompt_token_ids", "response_token_ids"))
+        return [
+            (task, tuple(prompt), tuple(response)) if is_recorded else ()
+            for is_recorded, task, prompt, response in zip(recorded, *columns, strict=True)
+        ]
+
+    there = set(contents(own)) - {()}
+    return pa.array([content not in there for content in contents(earlier)], pa.bool_())
 
 
 def refuse_strangers(rollouts: pa.Table, own: Artifact, tasks: Artifact) -> None:

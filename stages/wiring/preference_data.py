@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.matching import MAX_REJECTED, MIN_CHOSEN, matched
+from pipeline.matching import CHOSEN_ABOVE, REJECTED_BELOW, matched
 from pipeline.similarity import asked_by
 from pipeline.training.stored.stopping import held_out_clusters
 from pipeline.types import Answer, Pair, Rollout, Task
@@ -30,17 +30,17 @@ def sorted_rollouts(rollouts: Sequence[Rollout]) -> Sorted:
     for r in rollouts:
         if r.reward is None or not r.steps:
             found.left_out["ungraded"] += 1
-        elif r.reward >= MIN_CHOSEN:
+        elif r.reward > CHOSEN_ABOVE:
             (found.guided if r.guided else found.chosen).append(r)
-        elif r.reward > MAX_REJECTED:
+        elif r.reward >= REJECTED_BELOW:
             found.left_out["reward_between"] += 1
         elif r.guided:  # there are enough failures after the bare prompt
             found.left_out["guided_failure"] += 1
         else:
             found.rejected.append(r)
     for side, bound, number in (
-        ("chosen", f"at least {MIN_CHOSEN}", len(found.chosen) + len(found.guided)),
-        ("rejected", f"at most {MAX_REJECTED}, after the bare prompt", len(found.rejected)),
+        ("chosen", f"more than {CHOSEN_ABOVE}", len(found.chosen) + len(found.guided)),
+        ("rejected", f"less than {REJECTED_BELOW}, after the bare prompt", len(found.rejected)),
     ):
         if not number:
             raise ArtifactError(

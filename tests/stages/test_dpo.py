@@ -53,8 +53,8 @@ def test_every_rollout_is_in_a_pair_or_is_left_out_for_a_reason(lab: Lab, chain:
     tokens = [sum(pair.rejected.loss_mask) for pair in pairs]
     assert artifact.report["tokens_mean"]["rejected"] == pytest.approx(np.mean(tokens))
     for pair in pairs:
-        assert rollouts[pair.chosen.answer_id].reward == pair.chosen.reward >= 0.7
-        assert rollouts[pair.rejected.answer_id].reward == pair.rejected.reward <= 0.3
+        assert rollouts[pair.chosen.answer_id].reward == pair.chosen.reward > 0.7
+        assert rollouts[pair.rejected.answer_id].reward == pair.rejected.reward < 0.3
         assert pair.margin == pair.chosen.reward - pair.rejected.reward
         same = [getattr(pair.chosen, name) == getattr(pair.rejected, name) for name in ("task_id", "prompt")]
         assert {"prompt": same == [True, True], "task": same == [True, False], "similar": not same[0]}[
@@ -93,17 +93,17 @@ def test_no_cluster_is_learnt_from_and_looked_at(lab: Lab, chain: Lab) -> None:
 
 
 def test_rollouts_are_sorted_by_reward_and_a_side_without_any_is_refused() -> None:
-    won, half, lost = (rollout(reward=reward, rollout_id=str(reward)) for reward in (0.7, 0.5, 0.3))
+    won, half, lost = (rollout(reward=reward, rollout_id=str(reward)) for reward in (0.8, 0.7, 0.2))
     guided = [replace(r, guided=True) for r in (won, lost)]
     found = sorted_rollouts([won, half, lost, *guided, rollout(reward=None)])
     assert (found.chosen, found.guided, found.rejected) == ([won], [guided[0]], [lost])
     assert found.left_out == {"reward_between": 1, "guided_failure": 1, "ungraded": 1}
     with pytest.raises(
-        ArtifactError, match=r"none of 2 rollouts .* at most 0\.3.* rejected.*Next: "
+        ArtifactError, match=r"none of 2 rollouts .* less than 0\.3.* rejected.*Next: "
     ) as raised:
         sorted_rollouts([won, half])
     assert raised.value.code == 4
-    with pytest.raises(ArtifactError, match=r"at least 0\.7"):
+    with pytest.raises(ArtifactError, match=r"more than 0\.7"):
         sorted_rollouts([half, lost])
 
 

@@ -23,13 +23,15 @@ from pipeline.config import load_config
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.served import due, served_policy
+from pipeline.tables import rollouts_table
 from pipeline.types import Event
-from stages.bodies.replay import refuse_strangers
+from stages.bodies.replay import is_new, refuse_strangers
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import chain_of
 from stages.wiring.monitoring import monitoring_row
 from stages.wiring.rounds import play_round, round_config
+from tests.rollouts import rollout
 from tests.stages import toy_rounds
 from tests.stages.conftest import TINY, Lab, make_lab
 
@@ -207,6 +209,16 @@ def test_a_buffer_of_other_tasks_or_another_tokenizer_is_refused(chain: Lab, col
     others = pa.array(["another", *table[column].to_pylist()[1:]])
     with pytest.raises(ArtifactError, match=words):
         refuse_strangers(table.set_column(table.schema.get_field_index(column), column, others), own, tasks)
+
+
+def test_a_session_that_is_brought_in_again_takes_the_place_of_its_older_copy() -> None:
+    def of(name: str, **changes: Any) -> Any:
+        return rollout(rollout_id=name, kind="recorded", **changes)
+
+    other = {"response_token_ids": (4, 5, 6, 7)}
+    earlier = [of("a"), of("b", **other), of("c", task_id="u"), rollout(rollout_id="d")]
+    week = [of("e"), rollout(rollout_id="f")]  # what is played may well be the same twice
+    assert is_new(rollouts_table(earlier), rollouts_table(week)).to_pylist() == [False, True, True, True]
 
 
 def test_a_row_counts_rollouts_that_are_unsafe_once_and_what_satisfies(chain: Lab) -> None:
