@@ -57,9 +57,14 @@ class Where:
         """Tokens of the longest row there."""
         return self.pick(2624, 21)
 
+    @property
+    def filled(self) -> int:
+        """Tokens of a micro-batch of rows that long: what is planned for."""
+        return self.tokens // self.row * self.row
+
     def settings(self, **training: Any) -> Config:
         """Returns settings of a run on this device."""
-        shared = {"backend": "torch", "micro_batch_tokens": self.tokens, "recompute": True}
+        shared = {"backend": "torch", "micro_batch_tokens": self.filled, "recompute": True}
         on_gpu = {"num_gpus": int(self.device == "cuda"), "host_memory_gib": 120.0}
         # The check of adapters wants a base, which is never read: the model is made here.
         sft = {"base": "models/none"} if training.get("lora_rank") else {}

@@ -182,7 +182,7 @@ def critic(where: Where) -> Iterator[Row]:
     score()
     peak, _ = peak_of(score, where.device)
     rate = sum(len(row.token_ids) for row in rows) / seconds_of(score, where.device)
-    how = Forward(where.tokens, where.row, on_gpu=where.device == "cuda")
+    how = Forward(where.filled, where.row, on_gpu=where.device == "cuda")
     planned = scoring_phase(config, how).device_bytes
     held, no_contract = used(where.device), cast(Contract, None)  # no value is asked for
     FrozenCritic(model, no_contract, "", where.tokens).close()

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+FEEDBACK_PAGE = Path(__file__).parents[1] / "docs" / "feedback.md"
 PATIENCE = 600.0  # seconds until a server that does not answer has failed
 
 
@@ -31,29 +33,49 @@ def served(folder: Path) -> Iterator[Any]:
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
         command += ["--uds", str(path), "--dtype", "float32", "--enforce-eager"]
         command += ["--max-num-seqs", "4", "--kv-cache-memory-bytes", str(2**29)]
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_WAIT_POLICY": "passive"}
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
-        try:
-            _wait_for(path, process, log)
+        with _started(command, log) as (process, _):
+            _wait_for(str(path), process, log)
             transport = httpx.HTTPTransport(uds=str(path))
             with httpx.Client(transport=transport, base_url="http://vllm", timeout=PATIENCE) as client:
                 assert client.get("/health").status_code == 200
                 yield client
-        finally:
-            for number in (signal.SIGTERM, signal.SIGKILL):  # to the server and its engine: one session
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=30)
 
 
-def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Returns once somebody listens on a socket file; fails when the server ends first."""
+@contextmanager
+def writes_feedback(folder: Path) -> Iterator[str]:
+    """Yields the address of a server for feedback, started as docs/feedback.md says, at a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    [line] = [line for line in FEEDBACK_PAGE.read_text("utf-8").splitlines() if "api_server" in line]
+    words = shlex.split(line.replace("models/SmolLM2-135M-Instruct", str(folder)))
+    command = [sys.executable, *words[1:], "--host", "127.0.0.1", "--port", str(port)]
+    with tempfile.TemporaryDirectory() as place, _started(command, Path(place) / "log") as (process, log):
+        _wait_for(("127.0.0.1", port), process, log)
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def _started(command: Sequence[str], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_WAIT_POLICY": "passive"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield process, log
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):  # to the server and its engine: one session
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=30)
+
+
+def _wait_for(place: str | tuple[str, int], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Returns once somebody listens at a socket file or a port; fails when the server ends first."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(str(path)) == 0:
+        with socket.socket(socket.AF_UNIX if isinstance(place, str) else socket.AF_INET) as probe:
+            if probe.connect_ex(place) == 0:
                 return
         words = log.read_text("utf-8", "replace")[-3000:]
         assert process.poll() is None, f"the server ended with {process.returncode}:\n{words}"

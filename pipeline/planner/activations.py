@@ -40,7 +40,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The forward and backward pass of an update."""
+    """A forward pass with gradient, and the backward pass of an update."""
 
     forward: Forward
     recompute: bool = False  # a layer's inside is computed again
@@ -54,9 +54,9 @@ def pass_bytes(config: Any, how: Pass) -> tuple[int, int]:
     Beside weights, optimizer and the gradients that add up: what is kept, and what comes and goes.
     """
     one, two = (_peaks_of(_as_json(config), layers, how) for layers in (1, 2))
-    number = config.num_hidden_layers
-    peaks = [a + (number - 1) * (b - a) for a, b in zip(one, two, strict=True)]
-    return peaks[0], max(peaks)
+    more = config.num_hidden_layers - 1
+    peaks = {part: one[part] + more * (two[part] - one[part]) for part in one}
+    return max(peaks["forward"], peaks["outputs"]), max(peaks.values())
 
 
 def scoring_bytes(config: Any, how: Forward) -> int:
@@ -91,17 +91,20 @@ def _scoring_peak(config_json: str, how: Forward) -> int:
 
 
 @cache
-def _peaks_of(config_json: str, layers: int, how: Pass) -> tuple[int, ...]:
-    """Returns the bytes at the peaks of the forward pass and, backward, of the head, the layers, embeddings.
+def _peaks_of(config_json: str, layers: int, how: Pass) -> dict[str, int]:
+    """Returns the bytes at the peak of each part: forward, outputs and, backward, head, layers, embeddings.
 
     No embeddings if they are not trained.
     """
-    peaks: list[int] = []
+    peaks: dict[str, int] = {}
     with _faked(config_json, layers, how.forward) as fake, Counting(fake.model.parameters()) as counted:
 
-        def ends(*_: object) -> None:
-            peaks.append(counted.peak)
+        def ends(part: str) -> None:
+            peaks[part] = counted.peak
             counted.peak = counted.held
+
+        def embedded(_: object, __: object, states: torch.Tensor) -> None:
+            states.register_hook(lambda _: ends("layers"))
 
         if how.recompute:
             recompute_layers(fake.model)
@@ -110,25 +113,26 @@ def _peaks_of(config_json: str, layers: int, how: Pass) -> tuple[int, ...]:
                 parameter.register_post_accumulate_grad_hook(lambda which: setattr(which, "grad", None))
         embeddings = fake.model.get_input_embeddings()
         if embeddings.weight.requires_grad:
-            embeddings.register_forward_hook(lambda *passed: passed[2].register_hook(ends) and None)
+            embeddings.register_forward_hook(embedded)
         # Of all tokens that are projected, one tile's: the tiles come one after another, many and all alike.
         tokens = fake.packing.positions.numel()
         few = min(how.piece_tokens, tokens)
         with fake.products:
             hidden = fake.hidden()
-            hidden.register_hook(ends)
+            ends("forward")
+            hidden.register_hook(lambda _: ends("head"))
             outputs = fake.logprobs(hidden, few, how.piece_tokens) if how.has_vocabulary else hidden.float()
         total = outputs.sum()
         del hidden, outputs
-        ends()
+        ends("outputs")
         total.backward()
-        ends()
+        ends("embeddings" if "layers" in peaks else "layers")
     if how.has_vocabulary:
         half = how.forward.half_weights or how.forward.half_products
         others = (tokens - few) * fake.model.config.hidden_size  # states of the other tokens, their gradient
-        peaks[0] += (2 if half else 4) * others
-        peaks[1] += ((2 if half else 4) + 4) * others
-    return tuple(peaks)
+        peaks["outputs"] += (2 if half else 4) * others
+        peaks["head"] += 8 * others  # fp32 sums of the gradient beside the states, and in half a copy of them
+    return peaks
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,7 @@ def _faked(config_json: str, layers: int, how: Forward) -> Iterator[_Faked]:
     fused = how.on_gpu and (how.half_weights or how.half_products)
     shorter = 0 if fused else 1  # rows of two lengths attend padded
     lengths = [how.row_tokens - shorter * (row % 2) for row in range(max(1, how.tokens // how.row_tokens))]
+    lengths += [rest] if (rest := how.tokens - sum(lengths)) > 0 else []
     dtype = torch.bfloat16 if how.half_weights else torch.float32
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(_config_of(content), dtype=dtype)
@@ -171,7 +176,7 @@ def _faked(config_json: str, layers: int, how: Forward) -> Iterator[_Faked]:
 
 
 def _fake(model: Any, dtype: torch.dtype) -> None:
-    """Gives a model without memory fake tensors of a CPU. It is made without them: peft cannot move those."""
+    """Gives a model on torch's device `meta` fake tensors of a CPU; made of those, peft could not move it."""
     for part in model.modules():
         for name, weight in part.named_parameters(recurse=False):
             fake = torch.empty_like(weight, device="cpu", dtype=dtype)  # adapters', too

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipeline.planner.activations import Forward, Pass, on_meta, pass_bytes, scoring_bytes
-from pipeline.training.fusing import LEAST_WIDTH
+from pipeline.training.fusing import is_wide
 from pipeline.training.lora import TARGETS
 
 GIB = 2**30
@@ -92,12 +92,13 @@ def training_phase(config: Any, how: Training, head: Head = "policy") -> Phase:
     optimizer = 8 * trained // shards
     if how.backend == "deepspeed":  # keeps a master copy even of fp32 weights
         optimizer += 4 * trained // shards
-    # DeepSpeed adds up a micro-batch's gradients in fp32; of fp32 weights it has both sets at once.
-    sets = 2 if how.backend == "deepspeed" and not forward.half_weights else 1
+    # DeepSpeed adds gradients up in fp32. ZeRO 3 has those for the step beside them, with fp32 weights so has
+    # ZeRO 2.
+    sets = 2 if how.backend == "deepspeed" and (how.zero_stage == 3 or not forward.half_weights) else 1
     parts["gradients"] = sets * 4 * trained // (shards if how.zero_stage >= 2 else 1)
     host = {}
     if how.offload:
-        host["master copy and moments"] = (optimizer + parts.pop("gradients")) * how.num_ranks
+        host["master copy, moments, gradients"] = (optimizer + parts.pop("gradients")) * how.num_ranks
     else:
         parts["optimizer"] = optimizer
     if how.buffer_bytes:
@@ -139,7 +140,7 @@ def adapter_parameters(config: Any, rank: int) -> int:
 
 
 def standing_bytes(update: Phase) -> int:
-    """Returns what a trainer holds between two updates; at most, since DeepSpeed may drop its gradients."""
+    """Returns what a trainer holds between two updates; at most, since all but ZeRO 3 drop gradients."""
     return sum(update.device.get(part, 0) for part in ("weights", "gradients", "optimizer"))
 
 
@@ -152,7 +153,6 @@ def scoring_phase(config: Any, how: Forward) -> Phase:
 def reference_phase(config: Any, how: Training) -> Phase:
     """Returns what a reference takes: layers that torch compiles score as if to train (`Network.scoring`)."""
     scoring = scoring_phase(config, how.forward)
-    compiles = how.forward.on_gpu and how.zero_stage != 3 and shape_of(config).width >= LEAST_WIDTH
-    if not compiles:
+    if not (how.forward.on_gpu and is_wide(config) and how.zero_stage != 3):
         return scoring
     return Phase({**scoring.device, "activations": pass_bytes(config, how.pass_of("policy"))[0]})

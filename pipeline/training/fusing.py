@@ -11,9 +11,14 @@ LEAST_WIDTH = 1024
 """Of hidden states. Kernels take half a minute to make, and the stages of a smaller model take no longer."""
 
 
+def is_wide(config: Any) -> bool:
+    """Returns whether the layers of such a model are worth compiling."""
+    return bool(config.hidden_size >= LEAST_WIDTH)
+
+
 def pays(model: Any) -> bool:
-    """Returns whether a model's layers are worth compiling: on a GPU, if it is not tiny."""
-    return next(model.parameters()).is_cuda and model.config.hidden_size >= LEAST_WIDTH
+    """Returns whether a model's layers are worth compiling where they are: on a GPU, if it is not tiny."""
+    return next(model.parameters()).is_cuda and is_wide(model.config)
 
 
 def fuse_layers(model: Any) -> None:

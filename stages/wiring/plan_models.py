@@ -74,9 +74,9 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
 
 def _buffered(zero: Mapping[str, Any], shape: Shape) -> int:
     """Returns the numbers in DeepSpeed's buffers: buckets of gradients, under ZeRO 3 gathered weights."""
-    bucket = int(zero.get("reduce_bucket_size", 500_000_000)) * (2 if zero.get("overlap_comm") else 1)
+    bucket = int(zero.get("reduce_bucket_size", 500_000_000))
     if zero.get("stage") != 3:
-        return bucket
+        return bucket * (2 if zero.get("overlap_comm") else 1)
     # The largest gathered weight may come on top of those that it holds.
     live = int(zero.get("stage3_max_live_parameters", 1_000_000_000))
     return bucket + min(live + shape.vocabulary * shape.width, shape.parameters)

@@ -42,7 +42,7 @@ def test_a_trainers_peak_is_planned_within_5_percent(
 
 def test_the_peak_of_a_ranks_passes_is_planned_within_5_percent() -> None:
     config = WHERE.config("qwen3-8b")
-    how = Forward(WHERE.tokens, WHERE.row, half_weights=True, on_gpu=True)
+    how = Forward(WHERE.filled, WHERE.row, half_weights=True, on_gpu=True)
     planned = pass_bytes(config, Pass(how, recompute=True))[1] + 2 * 2 * shape_of(config).parameters
     variant = "one rank, 8B, recomputed, 16,384 tokens"  # weights and gradients in bf16
     assert planned / GIB == pytest.approx(measured("gpu_speed", variant, "peak GiB"), rel=0.05)
