@@ -232,11 +232,24 @@ class Protocol(RuleBasedStateMachine):
         assert artifact.table("values") == values_table(rows)
 
 
-Protocol.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=14,
-    deadline=None,
-    phases=(Phase.reuse, Phase.generate),  # shrinking would take minutes; the steps are printed as they are
-    suppress_health_check=list(HealthCheck),
-)
-TestProtocol = Protocol.TestCase
+def at_most(max_examples: int) -> settings:
+    """Returns hypothesis's settings for so many protocols."""
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=14,
+        deadline=None,
+        phases=(
+            Phase.reuse,
+            Phase.generate,
+        ),  # shrinking takes minutes; steps are printed as they are
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class TestProtocol(Protocol.TestCase):
+    settings = at_most(20)
+
+
+@pytest.mark.slow
+class TestProtocolAtLength(Protocol.TestCase):
+    settings = at_most(60)

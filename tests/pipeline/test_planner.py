@@ -70,7 +70,8 @@ def test_what_a_pass_without_gradient_holds_is_what_the_real_model_allocates(len
 @pytest.mark.parametrize(
     ("head", "lora_rank", "half", "recompute"),
     [
-        *product(["policy"], [0], ["", "products", "weights"], [False, True]),
+        *product(["policy"], [0], ["", "products"], [False, True]),
+        ("policy", 0, "weights", True),
         *(("policy", 4, half, True) for half in ("products", "weights")),
         ("policy", 4, "", False),
         ("critic", 0, "products", True),

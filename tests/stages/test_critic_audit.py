@@ -41,6 +41,7 @@ def test_an_audit_without_a_usable_state_names_the_cause(
     assert following in error
 
 
+@pytest.mark.slow
 def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(chain, tmp_path, monkeypatch):
     def damaged(rollouts, task_ids):
         ordered = in_fixed_order(rollouts, task_ids)

@@ -34,6 +34,7 @@ def begun(chain: Any, forks: Forks, folder: Path, stage: str, *settings: str) ->
     return lab
 
 
+@pytest.mark.slow
 def test_what_helpers_made_before_they_died_counts_once(
     chain: Any, forks: Forks, undisturbed: Any, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_no_stage_depends_on_the_number_of_processes(chain: Any, tmp_path: Path,
     assert lab.artifact(stage).content_digest == chain.artifact(stage).content_digest
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_replaced_and_its_rollouts_are_the_same(
     chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

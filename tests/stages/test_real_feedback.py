@@ -21,7 +21,7 @@ def test_a_chain_learns_from_attempts_that_a_servers_words_came_before(
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     with writes_feedback(smollm2) as url:
         settings = ["feedback.kind=server", f"feedback.url={url}", "feedback.max_tokens=60"]
-        settings.append("feedback.timeout_s=300")
+        settings += ["feedback.timeout_s=300", "stored.objective={kind: likelihood}"]
         assert main(["check-feedback", lab.config, *settings]) == 0
         assert "a policy would be shown: " in capfd.readouterr().out
         for stage in MAIN_CHAIN[2:]:
