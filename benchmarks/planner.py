@@ -2,10 +2,10 @@
 
     python -m benchmarks.planner
 
-A Qwen3 of 113 million random parameters, one process, torch's trainer, fp32. Each measurement is a
-process of its own: peak resident memory over two updates of two micro-batches, above what the process had
-when it had only imported its modules. The allocator gives freed memory back (MALLOC_MMAP_THRESHOLD_),
-else its hoard is measured.
+A Qwen3 of 113 million random parameters, one process, torch's trainer, fp32, two threads with a pass each.
+Each measurement is a process of its own: peak resident memory over two updates of two micro-batches, above
+what the process had when it had only imported its modules. The allocator gives freed memory back
+(MALLOC_MMAP_THRESHOLD_), else its hoard is measured.
 """
 
 import os
@@ -19,13 +19,14 @@ from benchmarks._results import Criteria, Figure, Row, Table, measured, spread
 from benchmarks._run import ROOT, Asked, Benchmark, main
 from pipeline.planner.activations import Forward
 from pipeline.planner.memory import GIB, Training, shape_of, training_phase
+from pipeline.training.side_by_side import PASSES
 
 VOCABULARY = 32_000
 CASES = {
-    "2,048 tokens": Training(Forward(2048, 512), piece_tokens=512),
-    "4,096 tokens": Training(Forward(4096, 512), piece_tokens=512),
-    "4,096 tokens, recompute": Training(Forward(4096, 512), piece_tokens=512, recompute=True),
-    "8,192 tokens, recompute": Training(Forward(8192, 1024), piece_tokens=512, recompute=True),
+    "2,048 tokens": Training(Forward(2048, 512), piece_tokens=512, passes=PASSES),
+    "4,096 tokens": Training(Forward(4096, 512), piece_tokens=512, passes=PASSES),
+    "4,096 tokens, recompute": Training(Forward(4096, 512), piece_tokens=512, recompute=True, passes=PASSES),
+    "8,192 tokens, recompute": Training(Forward(8192, 1024), piece_tokens=512, recompute=True, passes=PASSES),
 }
 
 
@@ -60,6 +61,7 @@ def peak_of(how: Training) -> int:
     import torch
     from transformers import AutoModelForCausalLM
 
+    torch.set_num_threads(how.passes)
     from pipeline.training import TrainingRow
     from pipeline.training.losses import sft_loss
     from pipeline.training.torch import TorchTrainer

@@ -46,6 +46,7 @@ class Pass:
     recompute: bool = False  # a layer's inside is computed again
     piece_tokens: int = 1024  # of a tile of logits
     has_vocabulary: bool = True  # a critic has none to project on
+    keeps_gradients: bool = False  # until it is over, as one of several at a time does
 
 
 def pass_bytes(config: Any, how: Pass) -> tuple[int, int]:
@@ -53,9 +54,12 @@ def pass_bytes(config: Any, how: Pass) -> tuple[int, int]:
 
     Beside weights, optimizer and the gradients that add up: what is kept, and what comes and goes.
     """
-    one, two = (_peaks_of(_as_json(config), layers, how) for layers in (1, 2))
-    more = config.num_hidden_layers - 1
-    peaks = {part: one[part] + more * (two[part] - one[part]) for part in one}
+    if how.keeps_gradients:  # what is kept becomes less while they become more, so layers are not alike
+        peaks = _peaks_of(_as_json(config), config.num_hidden_layers, how)
+    else:
+        one, two = (_peaks_of(_as_json(config), layers, how) for layers in (1, 2))
+        more = config.num_hidden_layers - 1
+        peaks = {part: one[part] + more * (two[part] - one[part]) for part in one}
     return max(peaks["forward"], peaks["outputs"]), max(peaks.values())
 
 
@@ -109,7 +113,7 @@ def _peaks_of(config_json: str, layers: int, how: Pass) -> dict[str, int]:
         if how.recompute:
             recompute_layers(fake.model)
         for parameter in fake.model.parameters():
-            if parameter.requires_grad:  # a gradient is added up at once
+            if parameter.requires_grad and not how.keeps_gradients:  # a gradient is added up at once
                 parameter.register_post_accumulate_grad_hook(lambda which: setattr(which, "grad", None))
         embeddings = fake.model.get_input_embeddings()
         if embeddings.weight.requires_grad:

@@ -4,7 +4,7 @@ What passes hold is counted on fake tensors (`activations.py`). The rest is arit
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipeline.planner.activations import Forward, Pass, on_meta, pass_bytes, scoring_bytes
@@ -50,6 +50,7 @@ class Training:
     piece_tokens: int = 1024  # of a tile of logits
     recompute: bool = False  # a layer's inside is computed again
     buffer_bytes: int = 0  # for communication: buckets of gradients, weights gathered ahead of their use
+    passes: int = 1  # at a time, which share a micro-batch's tokens (`SideBySide`)
 
     def trained(self, config: Any) -> int:
         """Returns how many parameters of a model are trained."""
@@ -57,8 +58,10 @@ class Training:
         return adapter_parameters(config, rank) if rank else shape_of(config).parameters
 
     def pass_of(self, head: Head) -> Pass:
-        """Returns the forward and backward pass of a micro-batch."""
-        return Pass(self.forward, self.recompute, self.piece_tokens, head == "policy")
+        """Returns the forward and backward pass of a micro-batch, or of its share of one."""
+        tokens = self.forward.tokens // self.passes
+        forward = replace(self.forward, tokens=tokens, row_tokens=min(tokens, self.forward.row_tokens))
+        return Pass(forward, self.recompute, self.piece_tokens, head == "policy", self.passes > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def training_phase(config: Any, how: Training, head: Head = "policy") -> Phase:
         parts["optimizer"] = optimizer
     if how.buffer_bytes:
         parts["communication"] = how.buffer_bytes
-    parts["activations"] = pass_bytes(config, how.pass_of(head))[1]
+    parts["activations"] = how.passes * pass_bytes(config, how.pass_of(head))[1]
     return Phase(parts, host)
 
 

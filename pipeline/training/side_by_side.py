@@ -71,4 +71,5 @@ class SideBySide:
             for parameter, gradient in zip(trained, gradients, strict=True):
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            del gradients  # else they would lie there while the next passes are at work
         return total

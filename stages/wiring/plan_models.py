@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.planner.activations import Forward
 from pipeline.planner.memory import Shape, Training, shape_of
 from pipeline.training.deepspeed_config import deepspeed_config, is_half
+from pipeline.training.side_by_side import PASSES
 from stages.settings import Config
 from stages.settings.sft import VOCAB_SIZE
 from stages.wiring.build import tiny_shape
@@ -58,7 +59,8 @@ def training_of(config: Config, model: Any, row_tokens: int) -> Training:
         lora_rank=settings.lora_rank,
     )
     if settings.backend == "torch":
-        return Training(forward, recompute=settings.recompute)
+        alone = config.hardware.num_gpus > 0 or settings.threads == 1
+        return Training(forward, recompute=settings.recompute, passes=1 if alone else PASSES)
     file = deepspeed_config(Path(settings.deepspeed), settings.dtype)
     zero, half = file["zero_optimization"], is_half(file)
     return Training(
