@@ -168,6 +168,7 @@ def test_an_arm_that_fails_stops_no_other_and_is_tried_again(
     assert lab.artifact("comparison").manifest["counts"]["done"] == 3
 
 
+@pytest.mark.slow
 def test_a_refused_run_stays_in_the_comparison_with_what_it_paid_for(
     chain: Lab, in_process: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

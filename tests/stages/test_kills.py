@@ -128,7 +128,11 @@ def test_random_kills_of_scripted_rollouts_change_nothing(chain, forks, undistur
             marks=pytest.mark.slow,
         ),
         ("critic", ["critic.update.after:4", "critic.merge.before:1", "critic.report_written:1"]),
-        ("actor", ["actor.update.before:2", "actor.shard.after_ledger:1", "actor.merge.before:1"]),
+        pytest.param(
+            "actor",
+            ["actor.update.before:2", "actor.shard.after_ledger:1", "actor.merge.before:1"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, tmp_path, stage, points):
