@@ -104,7 +104,9 @@ class Server:
             base_url=options.url,
             api_key=os.environ.get("OPENAI_API_KEY", "").strip() or "none",
             timeout=options.timeout_s,
-            default_headers={"Accept-Encoding": "identity"},  # bytes are counted as they come
+            # Bytes are counted as they come. A connection for each request costs nothing beside a text, and
+            # nobody has to close it.
+            default_headers={"Accept-Encoding": "identity", "Connection": "close"},
             http_client=openai.DefaultHttpxClient(event_hooks={"response": [refuse_status]}),
             max_retries=0,  # tenacity's, below, are counted and end
         )
