@@ -25,7 +25,8 @@ def _until(selector: str) -> str:
     }})"""
 
 
-READY = _until("body[data-ready]")
+WHOLE = "body[data-ready]"  # of a page that says that all of it is there
+READY = _until(WHOLE)
 
 
 def executable() -> str | None:
@@ -84,7 +85,7 @@ class Browser:
         os.close(self._out)
         os.close(self._in)
 
-    def open(self, url: str, shows: str = "body[data-ready]") -> float:
+    def open(self, url: str, shows: str = WHOLE) -> float:
         """Returns the milliseconds from the navigation until the page says that all of it is there.
 
         A page that never says so: until there is an element of the selector `shows`.
