@@ -44,6 +44,9 @@ def peaks_of_a_rank(file: str, lora_rank: int, meeting: str, found: Any) -> None
     from pipeline.training.rank_group import RankSetup
 
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    # Where a CPU multiplies in bfloat16 itself, oneDNN takes its scratch (an fp32 copy of a product)
+    # from torch's allocator: no plan of a GPU has it, and it would differ from machine to machine.
+    torch.backends.mkldnn.set_flags(_enabled=False)
     config = json.loads(Path(file).read_text("utf-8"))
     dtype = torch.bfloat16 if "bf16" in config else torch.float32
     shared = SharedWeights()
