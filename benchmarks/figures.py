@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks._results import Row, Table
 from benchmarks._run import ROOT
 from benchmarks._tables import over_seeds, rows_of
-from pipeline.report.plots import BLUE, GREY, RED, draw
+from pipeline.report.canvas import BLUE, GREY, RED, draw
 
 FOLDER = ROOT / "docs" / "figures"
 QUALITY = {

@@ -4,56 +4,15 @@ No pyplot: figures are made without global state, so drawing is safe in any proc
 `pipeline.statistics.interval_dict` makes them: value, low, high, null where undefined.
 """
 
-import io
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
-BLUE, ORANGE, RED, GREEN, GREY = "#0b5cad", "#c2571a", "#b3261e", "#1a7f37", "#8b949e"
-_COLOURS = (BLUE, ORANGE, GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
-_MARKERS = "osD^vPX*"
-WIDTH = 5.0
-"""Inches of every drawing: as wide as a small screen, so letters keep the size that they are set in."""
-_SETTINGS = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e9ed",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 9.5,
-}
+from pipeline.report.canvas import BLUE, COLOURS, GREEN, GREY, MARKERS, ORANGE, RED, WIDTH, draw, lead
+
 Numbers = Mapping[str, float | None]
 """An interval: value, low, high."""
-
-
-def draw(
-    name: str, paint: Callable[[Any], None], *, size: tuple[float, float] = (WIDTH, 3.4), rows: int = 1
-) -> str:
-    """Returns an SVG element of what `paint` puts on its axes; `size` is in inches.
-
-    The name keeps the ids of drawings on one page apart. With rows > 1 `paint` gets an array of axes on top
-    of each other, sharing x, the first three times as high.
-    """
-    with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": name}):
-        figure = Figure(figsize=size, layout="constrained")
-        ratios = [3] + [1] * (rows - 1)
-        paint(figure.subplots() if rows == 1 else figure.subplots(rows, 1, sharex=True, height_ratios=ratios))
-        file = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", metadata=nothing)
-    svg = re.sub(r"^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL)
-    # Nothing refers to the ids of groups; the others get the drawing's name, to be unique on a page.
-    svg = re.sub(r'<g id="[^"]+">', "<g>", svg)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    return re.sub(r'(url\(|href=")#([^")]+)', rf"\1#{name}-\2", svg).strip()
 
 
 def curves(
@@ -69,7 +28,8 @@ def curves(
     """Returns measures of some entries along their key `x`, where they have both; "" if none has.
 
     Bounds are `{measure}_low` and `{measure}_high`: a band, or bars if some entries have none, between which
-    a band would have no width. `level` is a dashed line, `marks` are places on x.
+    a band would have no width. `level` is a dashed line, `marks` are places on x. The points of an entry lead
+    to its `link`.
     """
     found = {
         measure: points
@@ -84,9 +44,11 @@ def curves(
             names = (x, measure, f"{measure}_low", f"{measure}_high")
             table = [[entry.get(name) for name in names] for entry in points]
             at, y, low, high = np.array(table, dtype=float).T  # None becomes NaN
-            colour = _COLOURS[place % len(_COLOURS)]
-            marker = "" if len(at) > 40 else _MARKERS[place % len(_MARKERS)]
+            colour = COLOURS[place % len(COLOURS)]
+            marker = "" if len(at) > 40 else MARKERS[place % len(MARKERS)]
             axes.plot(at, y, color=colour, marker=marker, ms=4, label=measure)
+            linked = [bool(entry.get("link")) for entry in points]
+            lead(axes, at[linked], y[linked], [entry["link"] for entry in points if entry.get("link")])
             known = np.isfinite(low) & np.isfinite(high)
             if known.all():
                 axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -117,7 +79,7 @@ def stacked(
         at, below = [entry[x] for entry in entries], np.zeros(len(entries))
         for place, part in enumerate(parts):
             height = np.array([entry[part] for entry in entries], dtype=float)
-            colour, hatch = _COLOURS[place % len(_COLOURS)], "//" if place >= len(_COLOURS) else None
+            colour, hatch = COLOURS[place % len(COLOURS)], "//" if place >= len(COLOURS) else None
             axes.bar(at, height, bottom=below, width=0.9, label=part, color=colour, edgecolor="white",
                      linewidth=0, hatch=hatch)  # fmt: skip
             below += height
@@ -159,9 +121,7 @@ def reliability(
             x[known], middle[known], yerr=errors[:, known], fmt="o", ms=5, color=BLUE, capsize=2, label="95 %"
         )
         top.plot(x[~known], middle[~known], "o", ms=5, mfc="none", color=BLUE)
-        if links:
-            # Easier to hit than a point; with alpha 0 there would be nothing that a click can hit.
-            top.scatter(x, middle, s=60, alpha=0.001, linewidths=0, zorder=9).set_urls(links)
+        lead(top, x, middle, links)
         if rising:
             top.plot(*zip(*rising, strict=True), color=ORANGE, lw=1.5, label="best rising curve")
         frame = bounds[0] - 0.02, bounds[1] + 0.02
@@ -213,7 +173,7 @@ def compared(name: str, rows: Mapping[str, Mapping[str, Numbers]], *, x_label: s
 
     def paint(axes: Any) -> None:
         for place, which in enumerate(series):
-            colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
+            colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
             shift = 0.24 * ((len(series) - 1) / 2 - place)
             has = [(at, row[which]) for at, row in zip(range(len(rows))[::-1], rows.values(), strict=True)
                    if which in row]  # fmt: skip
@@ -247,8 +207,8 @@ def shares(name: str, rows: Mapping[str, Mapping[str, float]]) -> str:
         totals = np.array([sum(parts.values()) for parts in rows.values()])
         for place, part in enumerate(names):
             wide = np.array([parts.get(part, 0.0) for parts in rows.values()]) / totals
-            axes.barh(at, wide, left=left, height=0.62, label=part, color=_COLOURS[place % len(_COLOURS)],
-                      edgecolor="white", hatch="//" if place >= len(_COLOURS) else None)  # fmt: skip
+            axes.barh(at, wide, left=left, height=0.62, label=part, color=COLOURS[place % len(COLOURS)],
+                      edgecolor="white", hatch="//" if place >= len(COLOURS) else None)  # fmt: skip
             for y, start, share in zip(at, left, wide, strict=True):
                 if share >= 0.06:
                     axes.text(start + share / 2, y, f"{share:.0%}", color="white", ha="center", va="center",

@@ -4,17 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.report import Drawing, plots
+from pipeline.report.page import viewer_link
 
 
 def learning_curve(report: Mapping[str, Any]) -> Drawing:
     """Returns success by iteration from the actor's report, with the look after the last one."""
-    entries = [*report["learning"], *filter(None, [report.get("last_look")])]
+    linked = [e | {"link": viewer_link(stage="actor", iteration=e["iteration"])} for e in report["learning"]]
+    entries = [*linked, *filter(None, [report.get("last_look")])]
     measures = ("val", "first_try", "with_feedback")
     svg = plots.curves("learning", entries, measures, x="iteration", y_label="success")
     return Drawing(
         svg,
         "Success before each iteration: of first tries on val, and of the rollouts that were then sampled to "
-        "train on. The last point of val is the finished actor's.",
+        "train on. The last point of val is the finished actor's. In `vdapo view` a point leads to its "
+        "iteration's rollouts.",
     )
 
 

@@ -2,8 +2,9 @@
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -13,30 +14,51 @@ from pipeline.view.server import make_server
 from tests.stages.conftest import Lab
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(executable() is None, reason=f"no browser on PATH: {', '.join(NAMES)}")
-def test_a_point_of_the_critic_s_report_leads_to_the_rollouts_with_such_values(
-    chain: Lab, tmp_path: Path
-) -> None:
+@pytest.fixture
+def followed(chain: Lab, tmp_path: Path) -> Iterator[Callable[[str], tuple[dict[str, str], set[str]]]]:
+    """Clicks the first point of a report; returns what the viewer was asked for, and ids that it lists."""
     server = make_server(Run(chain.run_dir))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    try:
+
+    def follow(stage: str) -> tuple[dict[str, str], set[str]]:
         with Browser(tmp_path) as browser:
-            browser.open(f"http://127.0.0.1:{server.server_port}/critic_report/report.html", shows="svg a")
+            browser.open(f"http://127.0.0.1:{server.server_port}/{stage}/report.html", shows="svg a")
             browser.open(browser.click("svg a"))
-            asked = parse_qs(browser.value("location.hash").removeprefix("#"))
+            asked = dict(parse_qsl(browser.value("location.hash").removeprefix("#")))
             listed = browser.value("[...document.querySelectorAll('#rows .text')].map(node => node.title)")
             assert not browser.errors
+        return asked, set(listed)
+
+    try:
+        yield follow
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-    low, high = (float(asked[name][0]) for name in ("low", "high"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(executable() is None, reason=f"no browser on PATH: {', '.join(NAMES)}")
+def test_a_point_of_the_critic_s_report_leads_to_the_rollouts_with_such_values(
+    chain: Lab, followed: Callable[[str], tuple[dict[str, str], set[str]]]
+) -> None:
+    asked, listed = followed("critic_report")
+    low, high = float(asked["low"]), float(asked["high"])
     values = defaultdict[str, list[float]](list)
     for row in chain.artifact("critic_report").table("values").to_pylist():
         values[row["rollout_id"]].append(row["value"])
     whole = [r.rollout_id for r in chain.rollouts("critic_report") if r.kind == "whole"]
-    expected = {name for name in whole if any(low <= value < high for value in values[name])}
-    assert set(listed) == expected
+    assert listed == {name for name in whole if any(low <= value < high for value in values[name])}
     assert 0 < len(listed) < len(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(executable() is None, reason=f"no browser on PATH: {', '.join(NAMES)}")
+def test_a_point_of_the_actor_s_curve_leads_to_the_rollouts_of_its_iteration(
+    chain: Lab, followed: Callable[[str], tuple[dict[str, str], set[str]]]
+) -> None:
+    asked, listed = followed("actor")
+    rollouts = chain.rollouts("actor")
+    assert listed == {r.rollout_id for r in rollouts if r.iteration == int(asked["iteration"])}
+    assert 0 < len(listed) < len(rollouts)
