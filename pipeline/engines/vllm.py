@@ -218,10 +218,8 @@ class VllmEngine:
 
     def _restart(self, replica: _Replica, error: WorkerDiedError) -> None:
         """Starts a dead replica again; what it had in flight is asked again with the same seeds."""
-        # One that refused to start would only refuse again, minutes later; but where replicas of several
-        # GPUs start side by side, vLLM draws a port that another may take before it is bound.
-        taken = "address already in use" in str(error).lower()
-        refused = replica.state == "starting" and isinstance(error, WorkerFailedError) and not taken
+        # One that refused to start would only refuse again, minutes later.
+        refused = replica.state == "starting" and isinstance(error, WorkerFailedError)
         if refused or isinstance(error, WorkerHungError) or self._restarts_left == 0:
             raise error
         self._restarts_left -= 1

@@ -2,13 +2,11 @@
 
 What it is to do wrong stands in the environment: FAKE_ROOM, tokens of the longest row that its cache holds;
 FAKE_FAULT, "raise" or "kill" in the first step; FAKE_SLOW, tenths of seconds, each of them a step in which
-nothing ends; FAKE_STEPS, a file that is written before each step ends; FAKE_PORT, a file: who starts while it
-is not there writes it, and finds its port taken.
+nothing ends; FAKE_STEPS, a file that is written before each step ends.
 """
 
 import os
 import signal
-import socket
 import sys
 import time
 from enum import Enum
@@ -22,10 +20,6 @@ class LLMEngine:
         room = int(os.environ.get("FAKE_ROOM", "1000000"))
         if arguments.max_model_len > room:
             raise ValueError(f"a row of {arguments.max_model_len} tokens is larger than the cache of {room}")
-        if (path := os.environ.get("FAKE_PORT")) and not Path(path).exists():
-            Path(path).write_text("taken")
-            with socket.create_server(("127.0.0.1", 0)) as other:
-                socket.create_server(other.getsockname())
         self._queue: list[Any] = []
         self._slow = int(os.environ.get("FAKE_SLOW", "0"))
 

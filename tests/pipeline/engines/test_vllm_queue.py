@@ -85,12 +85,6 @@ def test_a_replica_that_refuses_to_start_is_a_defect_at_once(make_engine: MakeEn
     assert engine._restarts_left == MAX_RESTARTS
 
 
-def test_a_replica_whose_port_was_taken_starts_again(make_engine: MakeEngine, tmp_path: Path) -> None:
-    engine = make_engine(faults={"FAKE_PORT": str(tmp_path / "taken")})
-    assert len(answers(engine, [ask("r", [3])])) == 1
-    assert engine._restarts_left == MAX_RESTARTS - 1
-
-
 @pytest.mark.parametrize(
     ("at", "how"),
     [
