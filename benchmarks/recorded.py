@@ -83,17 +83,21 @@ def recorded(asked: Asked) -> tuple[Path, Path]:
     return asked.data_dir / run, file
 
 
-def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str, Path]]:
-    """Yields each arm with the folder of its policy, the recorded agent first."""
-    base = recorder / "sft" / "policy"
-    settings = [
+def shared(asked: Asked, recorder: Path, sessions: Path) -> list[str]:
+    """Returns the settings of every arm."""
+    return [
         ONE_CORE,
-        f"sft.base={json.dumps(str(base))}",
+        f"sft.base={json.dumps(str(recorder / 'sft' / 'policy'))}",
         f"rollouts.solutions={json.dumps(str(sessions))}",
         *(QUICK_ARMS if asked.is_quick else ()),
         *asked.settings,
     ]
-    yield START, base
+
+
+def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str, Path]]:
+    """Yields each arm with the folder of its policy, the recorded agent first."""
+    settings = shared(asked, recorder, sessions)
+    yield START, recorder / "sft" / "policy"
     run = f"recorded-seed{asked.seed}"
     make_stages(CONFIG, run, SHARED, settings, asked.data_dir)
     for arm, (stages, chosen) in ARMS.items():
@@ -106,6 +110,14 @@ def policies(asked: Asked, recorder: Path, sessions: Path) -> Iterator[tuple[str
         number = f"sft.num_updates={20 if asked.is_quick else UPDATES}"
         make_stages(CONFIG, folder.name, ("sft",), [*settings, data, number], asked.data_dir)
         yield arm, folder / "sft" / "policy"
+
+
+def held_out(asked: Asked, recorder: Path) -> tuple[Config, list[Task]]:
+    """Returns how policies play, and the tasks that they play."""
+    overrides = [ONE_CORE, *asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
+    config = load_config(Config, ROOT / CONFIG, overrides)
+    every = tasks_from(Artifact.open(recorder, "tasks").table("tasks"))
+    return config, [task for task in every if task.split in config.held_out]
 
 
 def first_tries(config: Config, policy: Path, tasks: Sequence[Task]) -> dict[str, tuple[float, bool]]:
@@ -136,10 +148,7 @@ def figures_of(
 def measure(asked: Asked) -> Iterator[Row]:
     """Yields the rows of a seed, arm by arm; what is made already is read."""
     recorder, sessions = recorded(asked)
-    overrides = [ONE_CORE, *asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
-    config = load_config(Config, ROOT / CONFIG, overrides)
-    every = tasks_from(Artifact.open(recorder, "tasks").table("tasks"))
-    tasks = [task for task in every if task.split in config.held_out]
+    config, tasks = held_out(asked, recorder)
     before: dict[str, tuple[float, bool]] = {}
     yield from measured("sessions", {"number": sessions.read_bytes().count(b"\n")})
     for arm, policy in policies(asked, recorder, sessions):

@@ -7,17 +7,23 @@ from pipeline.report import Drawing, plots
 from pipeline.report.page import viewer_link
 
 
-def learning_curve(report: Mapping[str, Any]) -> Drawing:
-    """Returns success by iteration from the actor's report, with the look after the last one."""
-    linked = [e | {"link": viewer_link(stage="actor", iteration=e["iteration"])} for e in report["learning"]]
-    entries = [*linked, *filter(None, [report.get("last_look")])]
+def learning_curve(report: Mapping[str, Any], *, leads: bool = False) -> Drawing:
+    """Returns success by iteration from the actor's report, with the look after the last one.
+
+    On the page of a stage points may lead to an iteration's rollouts.
+    """
+    learning = report["learning"]
+    if leads:
+        learning = [e | {"link": viewer_link(stage="actor", iteration=e["iteration"])} for e in learning]
+    entries = [*learning, *filter(None, [report.get("last_look")])]
     measures = ("val", "first_try", "with_feedback")
     svg = plots.curves("learning", entries, measures, x="iteration", y_label="success")
     return Drawing(
         svg,
         "Success before each iteration: of first tries on val, and of the rollouts that were then sampled to "
-        "train on. The last point of val is the finished actor's. In `vdapo view` a point leads to its "
-        "iteration's rollouts.",
+        "train on. The last point of val is the finished actor's."
+        + " In `vdapo view` a point leads to its iteration's rollouts."
+        * leads,
     )
 
 

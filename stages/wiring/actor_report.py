@@ -105,7 +105,12 @@ def actor_page(report: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]
         Drawing(plots.curves(measures[0], drift, measures, x="iteration", y_label=y, level=0.0), caption)
         for measures, (y, caption) in DRAWINGS.items()
     ]
-    curves = [learning_curve(report), spent_curve(report, others), reliance_curve(report), time_curve(report)]
+    curves = [
+        learning_curve(report, leads=True),
+        spent_curve(report, others),
+        reliance_curve(report),
+        time_curve(report),
+    ]
     ends: dict[str, dict[str, str]] = {"first": {}, "last": {}}
     for name in READINGS:
         if found := [entry for entry in drift if isinstance(entry.get(name), int | float)]:
