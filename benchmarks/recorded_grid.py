@@ -27,13 +27,8 @@ from pipeline.artifacts.artifact import Artifact
 
 GRID: dict[str, dict[str, tuple[str, ...]]] = {
     STORED: {
-        "v_dapo, 1e-3": ("stored.learning_rate=1e-3", "stored.max_epochs=4"),
-        "v_dapo, 3e-4": ("stored.learning_rate=3e-4", "stored.max_epochs=4"),
-        "advantage_weighted, 1e-3": (
-            "stored.objective={kind: advantage_weighted, on_weak_critic: allow}",
-            "stored.learning_rate=1e-3",
-            "stored.max_epochs=4",
-        ),
+        "3e-4": ("stored.learning_rate=3e-4",),
+        "1e-4": ("stored.learning_rate=1e-4",),
     },
     DPO: {
         "1e-5": ("dpo.learning_rate=1e-5",),
