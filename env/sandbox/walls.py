@@ -68,6 +68,8 @@ class Walls:
             _show_only(self._readable, self._folder)
             self._folder = _BOX
             kernel.mount_memory(self._folder, FOLDER_MB, FOLDER_FILES)
+        elif self._uid is not None:  # a child may write there unless another wall forbids it
+            os.chown(self._folder, self._uid, self._uid)
         self._make_rules()
 
     def clean(self) -> None:
