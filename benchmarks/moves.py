@@ -27,7 +27,7 @@ from pipeline.planner.memory import shape_of
 from stages.settings import Config
 from stages.settings.engine import Vllm
 from stages.settings.training import Deepspeed
-from stages.wiring.plan_models import model_config
+from stages.wiring.plan_models import model_config, training_of
 from stages.wiring.plan_work import work_of
 
 GB = 1e9
@@ -37,8 +37,6 @@ import json, sys
 from pathlib import Path
 from pipeline.config import load_config
 from stages.settings import Config
-from stages.settings.engine import Vllm
-from stages.settings.training import Deepspeed
 from stages.wiring.plan_memory import memory_of
 from stages.wiring.plan_models import critic_config, model_config
 config = load_config(Config, Path(sys.argv[1]), [])
@@ -116,27 +114,29 @@ class Job:
         return 0 if self.offloads else self.fp32 / self.ranks
 
 
-def job_of(node: Node, live: int) -> Job:
-    """Returns what a node's configuration says; `live` rollouts find room in a replica."""
+def job_of(node: Node, live: int, has_reference: bool) -> Job:
+    """Returns what a node's configuration says; its plan has said how many rollouts live in a replica."""
     config = load_config(Config, ROOT / node.config, [])
     engine, training = config.engine, config.training
     assert isinstance(engine, Vllm)
     assert isinstance(training, Deepspeed)
-    shape = shape_of(model_config(config))
+    policy = model_config(config)
+    shape = shape_of(policy)
+    context = config.sampling.max_response_tokens + config.prompt.max_feedback_tokens
     [actor] = [work for work in work_of(config) if work.stage == "actor"]
     each = actor.trained_tokens / config.actor.num_updates / training.num_ranks
     return Job(
-        shape.parameters,
-        shape.cache_entries,
-        live,
-        shape.layers,
-        shape.width,
-        config.actor.credit.kl > 0 and not training.lora_rank,
-        config.sampling.max_response_tokens + config.prompt.max_feedback_tokens,
-        engine.tensor_parallel,
-        training.num_ranks,
-        "zero3" in str(training.deepspeed),
-        ceil(each / training.micro_batch_tokens),
+        parameters=shape.parameters,
+        cache_entries=shape.cache_entries,
+        live=live,
+        layers=shape.layers,
+        width=shape.width,
+        has_reference=has_reference,
+        context=context,
+        split=engine.tensor_parallel,
+        ranks=training.num_ranks,
+        offloads=training_of(config, policy, context).offload,
+        micro_batches=ceil(each / training.micro_batch_tokens),
     )
 
 
@@ -199,7 +199,7 @@ def measure(asked: Asked) -> list[Row]:
     for name, node in NODES.items():
         plans = {when: planned(tree, node.config) for when, tree in trees.items()}
         live, phases = plans["after"]
-        job = job_of(node, live)
+        job = job_of(node, live, "reference pass" in phases)
         found = [(phase, "", 1, moved) for phase, moved in work_moves(job)]
         for when in trees:
             for phase, moved in turn_moves(job, counts, when):

@@ -1,4 +1,7 @@
-"""What all drawings share: colours, how letters are set, an SVG's ids, points that lead somewhere."""
+"""What all drawings share: colours, how letters are set, an SVG's ids, points that lead somewhere.
+
+No pyplot: figures are made without global state, so drawing is safe in any process.
+"""
 
 import io
 import re

@@ -1,7 +1,6 @@
 """Drawings as inline SVG: text stays text, and equal numbers give equal bytes.
 
-No pyplot: figures are made without global state, so drawing is safe in any process. Intervals come as
-`pipeline.statistics.interval_dict` makes them: value, low, high, null where undefined.
+Intervals come as `pipeline.statistics.interval_dict` makes them: value, low, high, null where undefined.
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,12 +18,11 @@ def learning_curve(report: Mapping[str, Any], *, leads: bool = False) -> Drawing
     entries = [*learning, *filter(None, [report.get("last_look")])]
     measures = ("val", "first_try", "with_feedback")
     svg = plots.curves("learning", entries, measures, x="iteration", y_label="success")
+    where = " In `vdapo view` a point leads to its iteration's rollouts." if leads else ""
     return Drawing(
         svg,
         "Success before each iteration: of first tries on val, and of the rollouts that were then sampled to "
-        "train on. The last point of val is the finished actor's."
-        + " In `vdapo view` a point leads to its iteration's rollouts."
-        * leads,
+        "train on. The last point of val is the finished actor's." + where,
     )
 
 

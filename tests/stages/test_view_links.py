@@ -13,9 +13,15 @@ from pipeline.view.run import Run
 from pipeline.view.server import make_server
 from tests.stages.conftest import Lab
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(executable() is None, reason=f"no browser on PATH: {', '.join(NAMES)}"),
+]
+Follow = Callable[[str], tuple[dict[str, str], set[str]]]
+
 
 @pytest.fixture
-def followed(chain: Lab, tmp_path: Path) -> Iterator[Callable[[str], tuple[dict[str, str], set[str]]]]:
+def followed(chain: Lab, tmp_path: Path) -> Iterator[Follow]:
     """Clicks the first point of a report; returns what the viewer was asked for, and ids that it lists."""
     server = make_server(Run(chain.run_dir))
     thread = threading.Thread(target=server.serve_forever)
@@ -38,10 +44,8 @@ def followed(chain: Lab, tmp_path: Path) -> Iterator[Callable[[str], tuple[dict[
         server.server_close()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(executable() is None, reason=f"no browser on PATH: {', '.join(NAMES)}")
 def test_a_point_of_the_critic_s_report_leads_to_the_rollouts_with_such_values(
-    chain: Lab, followed: Callable[[str], tuple[dict[str, str], set[str]]]
+    chain: Lab, followed: Follow
 ) -> None:
     asked, listed = followed("critic_report")
     low, high = float(asked["low"]), float(asked["high"])
@@ -53,10 +57,8 @@ def test_a_point_of_the_critic_s_report_leads_to_the_rollouts_with_such_values(
     assert 0 < len(listed) < len(whole)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(executable() is None, reason=f"no browser on PATH: {', '.join(NAMES)}")
 def test_a_point_of_the_actor_s_curve_leads_to_the_rollouts_of_its_iteration(
-    chain: Lab, followed: Callable[[str], tuple[dict[str, str], set[str]]]
+    chain: Lab, followed: Follow
 ) -> None:
     asked, listed = followed("actor")
     rollouts = chain.rollouts("actor")
