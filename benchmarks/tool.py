@@ -1,46 +1,125 @@
-"""Does a tiny policy learn when to ask? Feedback as a tool, configs/math-tool.yaml: sft, then decoupled clip.
+"""Does a tiny policy learn when to ask? Feedback as a tool: demonstrations, then decoupled clip.
 
-    python -m benchmarks.tool                    # seeds 0, 1, 2: each about twenty minutes of one core
+    python -m benchmarks.tool                    # seeds 0, 1, 2: each about a quarter of an hour of one core
     python -m benchmarks.tool --quick            # tiny sizes: all of it works, nothing is judged
 
-First tries on held-out tasks at temperature 1, starting policy beside actor. To ask when needed is to ask
-about first answers that are wrong, and not about those that are right; an answer counts as it stood when the
-policy asked, or at the end if it never did. Intervals are over clusters of tasks.
+`cups`: under which of three cups is the coin? Half of the questions say so, `told`; the others do not, and
+nobody can know, `hidden`. Feedback says that an answer was wrong, so who asks may try another cup. A policy
+that knows when to ask does so where the coin is hidden. `sums` is configs/math-tool.yaml: sums of four and
+six numbers, where a slip happens to the policy and shows in nothing but the sum.
+
+First tries on held-out tasks at temperature 1, starting policy beside actor. `called when wrong`: the share
+of first answers that were wrong and were asked about; an answer that nobody asked about counts as it stood
+at the end. Intervals are over clusters of tasks.
 """
 
+import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
 
 from benchmarks._results import Row, measured
 from benchmarks._run import Asked, Benchmark, main, make_stages
+from env.feedback_tool.measures import call_measures
 from pipeline.artifacts.artifact import Artifact
+from pipeline.exports.files import write_json_lines
+from pipeline.tables import rollouts_from, tasks_from
 
 CONFIG = "configs/math-tool.yaml"
+STAGES = ("tasks", "sft", "actor", "evaluation")
 ONE_CORE = "training.threads=1"  # so seeds may run beside each other
+KINDS = {1: "told", 2: "hidden"}
+CUPS = (
+    "sampling.max_response_tokens=160",
+    "sft.practice_tasks=0",
+    "sft.num_demonstrations=14000",
+    "sft.num_updates=600",
+    "sft.shares={knows: 0.3, guesses: 0.1, knows+get_feedback: 0.3, guesses+get_feedback: 0.3}",
+    "actor.learning_rate=1e-3",
+)
 QUICK = (
     "engine.max_live=64",
-    "tasks={environment: math+get_feedback, num_train: 16, num_held_out: 8, families: {chain_add: 1.0}, "
-    "level_shares: {1: 1.0}}",
-    "sft={model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}, "
-    "num_demonstrations: 128, num_updates: 150, batch_rows: 16, learning_rate: 0.01, practice_tasks: 0, "
-    "guided_share: 0.0, shares: {careful: 0.3, careless+get_feedback: 0.7}}",
     "actor.num_iterations=2",
     "actor.tasks_per_update=4",
     "evaluation.draws=1",
 )
-WRONG, RIGHT = "called when wrong", "called when right"
+QUICK_SFT = (
+    "sft.num_updates=150",
+    "sft.num_demonstrations=128",
+    "sft.practice_tasks=0",
+    "sft.learning_rate=0.01",
+    "sft.model={hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}",
+)
+
+
+def questions(number: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yields rows of where a coin is, every second one without saying so; 20 rounds make a cluster."""
+    rng = Random(seed)
+    for i in range(number):
+        cup, level = rng.choice("ABC"), 1 + i % 2
+        said = f"the coin is under cup {cup}." if KINDS[level] == "told" else "where is the coin, A, B or C?"
+        yield {
+            "prompt": [{"role": "user", "content": f"Round {i}: {said}"}],
+            "choices": ["left", "middle", "right"],
+            "answer": cup,
+            "level": level,
+            "cluster": str(i // 20),
+        }
+
+
+def cups(asked: Asked) -> Path:
+    """Returns the run of cups, made or finished."""
+    run = asked.data_dir / f"cups-seed{asked.seed}"
+    rows, (number, held_out) = run.with_suffix(".jsonl"), (40, 10) if asked.is_quick else (7000, 400)
+    rows.parent.mkdir(parents=True, exist_ok=True)
+    if not rows.exists():
+        write_json_lines(rows, questions(number + 2 * held_out + 200, asked.seed))
+    of = {"environment": "short+get_feedback", "rows": str(rows)}
+    tasks = f"tasks={json.dumps(of | {'num_train': number, 'num_held_out': held_out})}"
+    own = [ONE_CORE, *CUPS, *(QUICK_SFT if asked.is_quick else ()), *asked.settings, tasks]
+    make_stages(CONFIG, run.name, STAGES, own, asked.data_dir)
+    return run
+
+
+def sums(asked: Asked) -> Path:
+    """Returns the run of sums, made or finished."""
+    tiny = (*QUICK_SFT, "tasks.num_train=16", "tasks.num_held_out=8")
+    own = [ONE_CORE, *(tiny if asked.is_quick else ()), *asked.settings]
+    make_stages(CONFIG, f"sums-seed{asked.seed}", STAGES, own, asked.data_dir)
+    return asked.data_dir / f"sums-seed{asked.seed}"
+
+
+def calls(name: str, run: Path) -> Iterator[Row]:
+    """Yields what calls came to, of starting policy and actor."""
+    for policy, measures in Artifact.open(run, "evaluation").report["feedback_tool"].items():
+        number = measures.pop("rollouts")
+        figures = {measure.replace("_", " "): tuple(of.values()) for measure, of in measures.items()}
+        yield from measured(f"{name}, {policy}", figures, number)
+
+
+def by_kind(run: Path) -> Iterator[Row]:
+    """Yields the share of first tries at cups that ask, where the coin is told and where it is hidden."""
+    every = tasks_from(Artifact.open(run, "tasks").table("tasks"))
+    level, cluster = {t.task_id: t.level for t in every}, {t.task_id: t.cluster for t in every}
+    found = Artifact.open(run, "evaluation")
+    rollouts = rollouts_from(found.table("rollouts"), found.table("steps"))
+    first = [r for r in rollouts if r.attempt == 0 and r.temperature > 0]
+    for policy, digest in found.report["policies"].items():
+        for number, kind in KINDS.items():
+            own = [r for r in first if r.policy_digest == digest and level[r.task_id] == number]
+            of = call_measures(own, cluster, seed=0)
+            figures = {name: tuple(of[name].values()) for name in ("called", "success", "reward")}
+            yield from measured(f"{kind}, {policy}", figures, of["rollouts"])
 
 
 def measure(asked: Asked) -> Iterator[Row]:
-    """Yields what calls came to, of the starting policy and of the actor."""
-    run = f"math-tool-seed{asked.seed}"
-    stages = ("tasks", "sft", "actor", "evaluation")
-    make_stages(CONFIG, run, stages, [ONE_CORE, *asked.settings], asked.data_dir)
-    found = Artifact.open(asked.data_dir / run, "evaluation").report["feedback_tool"]
-    for policy, measures in found.items():
-        number = measures.pop("rollouts")
-        figures = {name.replace("_", " "): tuple(of.values()) for name, of in measures.items()}
-        yield from measured(policy, figures, number)
+    """Yields the rows of a seed; what is made already is read."""
+    run = cups(asked)
+    yield from by_kind(run)
+    yield from calls("cups", run)
+    yield from calls("sums", sums(asked))
 
 
 BENCHMARK = Benchmark(
@@ -48,11 +127,12 @@ BENCHMARK = Benchmark(
     __doc__,
     measure,
     {
-        "asks about wrong answers twice as often as about right ones": lambda t: (
-            t("actor", WRONG, "low") > 2 * t("actor", RIGHT, "high")
+        "cups: at first asks as if it did not matter": lambda t: (
+            t("hidden, start", "called") < 2 * t("told, start", "called")
         ),
-        "starts without knowing when": lambda t: t("start", WRONG) < 2 * t("start", RIGHT),
-        "earns more": lambda t: t("actor", "reward", "low") > t("start", "reward", "high"),
+        "cups: asks in nine of ten where the coin is hidden": lambda t: t("hidden, actor", "called") >= 0.9,
+        "cups: asks in one of ten at most where it is told": lambda t: t("told, actor", "called") <= 0.1,
+        "cups: earns more": lambda t: t("cups, actor", "reward", "low") > t("cups, start", "reward", "high"),
     },
     seeds=(0, 1, 2),
     quick=QUICK,
