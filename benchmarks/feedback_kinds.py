@@ -13,6 +13,7 @@ companies. `texts`: how many were shown, those of rules too, how many of these g
 what the guard made of what a model wrote.
 """
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,13 +23,16 @@ import numpy as np
 
 from benchmarks._material import linked
 from benchmarks._results import Row, measured
-from benchmarks._run import Asked, Benchmark, main, make_stages
+from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
+from benchmarks.recorded import Tries, figures_of, first_tries
 from env.catalog import offer_of
 from env.play.stripping import is_success
 from pipeline.artifacts.artifact import Artifact
+from pipeline.config import load_config
 from pipeline.statistics import ClusterBootstrap, Interval
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
+from stages.settings import Config
 
 CONFIG = "configs/feedback-kinds.yaml"
 ONE_CORE = "training.threads=1"  # so seeds may run beside each other
@@ -60,8 +64,7 @@ def made(asked: Asked, arm: str) -> Path:
     start = f"kinds-seed{asked.seed}-{verbosity}"
     make_stages(CONFIG, start, ("tasks", "sft"), settings, asked.data_dir)
     run = linked(asked.data_dir, start, str(list(ARMS).index(arm)), ("tasks", "sft"))
-    stages = ("rollouts", "stored", "evaluation")
-    make_stages(CONFIG, run.name, stages, [*settings, *own], asked.data_dir)
+    make_stages(CONFIG, run.name, ("rollouts", "stored"), [*settings, *own], asked.data_dir)
     return run
 
 
@@ -91,7 +94,9 @@ def texts(rollouts: list[Rollout], tasks: Mapping[str, Task]) -> dict[str, int]:
 
 def measure(asked: Asked) -> Iterator[Row]:
     """Yields the rows of a seed, arm by arm; what is made already is read."""
-    for arm in ARMS:
+    overrides = [ONE_CORE, *asked.settings, f"run.data_dir={json.dumps(str(asked.data_dir))}"]
+    config, before = load_config(Config, ROOT / CONFIG, overrides), dict[str, Tries]()
+    for arm, (verbosity, _) in ARMS.items():
         run = made(asked, arm)
         tasks = {t.task_id: t for t in tasks_from(Artifact.open(run, "tasks").table("tasks"))}
         played = Artifact.open(run, "rollouts")
@@ -99,9 +104,14 @@ def measure(asked: Asked) -> Iterator[Row]:
         for name, success, number in attempts(rollouts, {t: task.cluster for t, task in tasks.items()}):
             yield from measured(arm, {name: success}, number)
         yield from measured(arm, {"rollouts": len(rollouts)} | texts(rollouts, tasks))
-        found = Artifact.open(run, "evaluation").report["measures"]["first_try"]["all"]
-        figures = {"start": found["start"], "trained": found["actor"], "gain": found["gain"]}
-        yield from measured(arm, {k: tuple(of.values()) for k, of in figures.items()}, found["rollouts"])
+        held_out = [task for task in tasks.values() if task.split in config.held_out]
+        if verbosity not in before:
+            before[verbosity] = first_tries(config, run / "sft" / "policy", held_out)
+        after = first_tries(config, run / "stored" / "policy", held_out)
+        start = figures_of(before[verbosity], before[verbosity], held_out)["success"]
+        found = figures_of(after, before[verbosity], held_out)
+        figures = {"start": start, "trained": found["success"], "gain": found["gain"]}
+        yield from measured(arm, figures, len(after))
 
 
 BENCHMARK = Benchmark("feedback_kinds", __doc__, measure, seeds=(0, 1, 2), quick=QUICK)

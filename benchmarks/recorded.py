@@ -11,7 +11,7 @@ tasks with the same seeds: first tries at temperature 1, gains paired by task, i
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -49,6 +49,8 @@ IMITATED = {CLONED: "null", SFT: "0.7"}
 """Arm -> `sft.data.above`."""
 UPDATES = 80  # of either: half an epoch of all sessions, two or three of the good ones [start value]
 ONE_CORE = "training.threads=1"  # so seeds may run beside each other
+Tries = dict[str, tuple[float, bool]]
+"""task_id -> reward and success of a policy's first try."""
 QUICK = (
     "engine.max_live=64",
     "training={threads: 1, micro_batch_tokens: 4096}",
@@ -120,8 +122,8 @@ def held_out(asked: Asked, recorder: Path) -> tuple[Config, list[Task]]:
     return config, [task for task in every if task.split in config.held_out]
 
 
-def first_tries(config: Config, policy: Path, tasks: Sequence[Task]) -> dict[str, tuple[float, bool]]:
-    """Returns task_id -> reward and success of a policy's first try, with seeds that all arms share."""
+def first_tries(config: Config, policy: Path, tasks: Sequence[Task]) -> Tries:
+    """Returns a policy's first tries, with seeds that all policies share."""
     from env.play.team import Team
     from stages.wiring.hands import Recipe, make_hands
 
@@ -133,10 +135,8 @@ def first_tries(config: Config, policy: Path, tasks: Sequence[Task]) -> dict[str
     return {r.task_id: (r.reward, is_success(r)) for r in rollouts if r.reward is not None}
 
 
-def figures_of(
-    tries: Mapping[str, tuple[float, bool]], before: Mapping[str, tuple[float, bool]], tasks: Sequence[Task]
-) -> dict[str, Interval]:
-    """Returns a policy's success, mean reward and gain in success over the recorded agent, with intervals."""
+def figures_of(tries: Tries, before: Tries, tasks: Sequence[Task]) -> dict[str, Interval]:
+    """Returns a policy's success, mean reward and gain in success over another's, with intervals."""
     both = [task for task in tasks if task.task_id in tries and task.task_id in before]
     boot = ClusterBootstrap([task.cluster for task in both], 2000)
     reward, success = (np.array([float(tries[t.task_id][i]) for t in both]) for i in (0, 1))
@@ -149,7 +149,7 @@ def measure(asked: Asked) -> Iterator[Row]:
     """Yields the rows of a seed, arm by arm; what is made already is read."""
     recorder, sessions = recorded(asked)
     config, tasks = held_out(asked, recorder)
-    before: dict[str, tuple[float, bool]] = {}
+    before: Tries = {}
     yield from measured("sessions", {"number": sessions.read_bytes().count(b"\n")})
     for arm, policy in policies(asked, recorder, sessions):
         tries = first_tries(config, policy, tasks)
