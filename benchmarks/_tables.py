@@ -119,11 +119,10 @@ def demo() -> str:
         "critic's gate": lambda t: "PASS" if t("critic", "gate passed") else "FAIL",
         **{
             f"critic's {name}": lambda t, name=name: with_bounds(t.row("critic", name))  # type: ignore[misc]
-            for name in ("skill against constant", "skill against task rate", "skill against position")
+            for name in ("skill against constant", "skill against position")
         },
         "minutes": lambda t: number(t("run", "minutes"), 1),
         "rollouts sampled": lambda t: number(t("run", "rollouts sampled")),
-        "tokens sampled": lambda t: number(t("run", "tokens sampled")),
     }
     head = ["", *(f"seed {seed}" for seed in tables)]
     return grid(head, ([name, *(show(table) for table in tables.values())] for name, show in lines.items()))

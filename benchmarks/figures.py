@@ -5,12 +5,18 @@ python -m benchmarks.figures            # make figures
 
 from typing import Any
 
+import numpy as np
+
+from benchmarks._looks import curves_by_arm
 from benchmarks._results import Row, Table
 from benchmarks._run import ROOT
 from benchmarks._tables import over_seeds, rows_of
+from pipeline.comparison import mean_success
 from pipeline.report.canvas import BLUE, GREY, RED, draw
+from pipeline.report.plots import curves
 
 FOLDER = ROOT / "docs" / "figures"
+POINTS = 60  # of a curve
 QUALITY = {
     "ev": ("EV", 0.7),
     "ev_within": ("EV within rollouts", 0.5),
@@ -76,8 +82,25 @@ def drift() -> str:
     return draw("drift", paint, size=(6, 4))
 
 
+def sparse() -> str:
+    """Returns success of the arms of `sparse` along all rollouts that they paid for, a curve per arm.
+
+    Means over the seeds that an arm has, with intervals over these.
+    """
+    entries: list[dict[str, float]] = []
+    for arm, by_seed in curves_by_arm(rows_of("sparse")).items():
+        own = list(by_seed.values())
+        paid = np.linspace(0, np.mean([curve.costs[-1] for curve in own]), POINTS)
+        entries += [
+            {"rollouts": cost, arm: found.value, f"{arm}_low": found.low, f"{arm}_high": found.high}
+            for cost, found in zip(paid.tolist(), mean_success(own, paid, 0), strict=True)
+        ]
+    arms = ("v_dapo", "no_critic", "decoupled_clip")
+    return curves("sparse", entries, arms, x="rollouts", y_label="success of first tries", level=0.65)
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, make in (("critic_quality", quality), ("critic_drift", drift)):
+    for name, make in (("critic_quality", quality), ("critic_drift", drift), ("sparse", sparse)):
         (FOLDER / f"{name}.svg").write_text(make() + "\n", encoding="utf-8")
         print(f"wrote docs/figures/{name}.svg")

@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import critic_drift, critic_gate, critic_quality, recorded
+from benchmarks import critic_drift, critic_gate, critic_quality, feedback_kinds, recorded, tool, weeks
 from benchmarks._critics import fitted, values_of
 from benchmarks._material import CONFIG, QUICK, Material
 from benchmarks._results import Table, read_rows
-from benchmarks._run import ROOT, main
+from benchmarks._run import ROOT, Benchmark, main
 from pipeline.config import load_config
 from stages.settings import Config
+
+WHO = ("start", "actor")
 
 
 @pytest.mark.soak
@@ -56,3 +58,24 @@ def test_every_arm_learns_from_the_same_recorded_sessions(tmp_path: Path) -> Non
     assert table(recorded.START, "gain") == 0
     arms = {recorded.START, *recorded.ARMS, *recorded.IMITATED}
     assert set(table.variants("success")) == arms
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("benchmark", "metric", "variants"),
+    [
+        (weeks.BENCHMARK, "promoted", {f"week {week}" for week in weeks.WEEKS}),
+        (weeks.BENCHMARK, "gain", {recorded.START, "served at first", "served at last", "three weeks"}),
+        (tool.BENCHMARK, "called when wrong", {f"{of}, {who}" for of in ("cups", "sums") for who in WHO}),
+        (feedback_kinds.BENCHMARK, "gain", set(feedback_kinds.ARMS)),
+    ],
+    ids=lambda of: of.name if isinstance(of, Benchmark) else None,
+)
+def test_quick_runs_have_every_line(
+    benchmark: Benchmark, metric: str, variants: set[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / benchmark.name  # made once
+    assert main(benchmark, ["--quick", "--seeds", "0", "--data-dir", str(folder)]) == 0
+    table = Table(read_rows(folder / "quick" / f"{benchmark.name}-seed0.json"))
+    assert set(table.variants(metric)) == variants
