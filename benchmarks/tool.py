@@ -5,8 +5,11 @@
 
 `cups`: under which of three cups is the coin? Half of the questions say so, `told`; the others do not, and
 nobody can know, `hidden`. Feedback says that an answer was wrong, so who asks may try another cup. A policy
-that knows when to ask does so where the coin is hidden. `sums` is configs/math-tool.yaml: sums of four and
-six numbers, where a slip happens to the policy and shows in nothing but the sum; seed 0 alone.
+that knows when to ask does so where the coin is hidden. `group` and `batch` are what rewards are scaled by:
+with the standard deviation of a set a call's price weighs as much as a success where all are right.
+
+`sums` is configs/math-tool.yaml: sums of four and six numbers, where a slip happens to the policy and shows
+in nothing but the sum; seed 0 alone.
 
 First tries on held-out tasks at temperature 1, starting policy beside actor. `called when wrong`: the share
 of first answers that were wrong and were asked about; an answer that nobody asked about counts as it stood
@@ -20,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks._material import linked
 from benchmarks._results import Row, measured
 from benchmarks._run import Asked, Benchmark, main, make_stages
 from env.feedback_tool.measures import call_measures
@@ -30,6 +34,8 @@ from pipeline.tables import rollouts_from, tasks_from
 CONFIG = "configs/math-tool.yaml"
 STAGES = ("tasks", "sft", "actor", "evaluation")
 ONE_CORE = "training.threads=1"  # so seeds may run beside each other
+SCALES = ("batch", "group")
+"""Of rewards in an update: `actor.credit.scale_rewards`."""
 KINDS = {1: "told", 2: "hidden"}
 CUPS = (
     "sampling.max_response_tokens=160",
@@ -69,17 +75,20 @@ def questions(number: int, seed: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def cups(asked: Asked) -> Path:
-    """Returns the run of cups, made or finished."""
-    run = asked.data_dir / f"cups-seed{asked.seed}"
-    rows, (number, held_out) = run.with_suffix(".jsonl"), (40, 10) if asked.is_quick else (7000, 400)
+def cups(asked: Asked, scale: str) -> Path:
+    """Returns a run of cups, made or finished; its starting policy is made once for all scales."""
+    start = asked.data_dir / f"cups-seed{asked.seed}"
+    rows, (number, held_out) = start.with_suffix(".jsonl"), (40, 10) if asked.is_quick else (7000, 400)
     rows.parent.mkdir(parents=True, exist_ok=True)
     if not rows.exists():
         write_json_lines(rows, questions(number + 2 * held_out + 200, asked.seed))
     of = {"environment": "short+get_feedback", "rows": str(rows)}
     tasks = f"tasks={json.dumps(of | {'num_train': number, 'num_held_out': held_out})}"
     own = [ONE_CORE, *CUPS, *(QUICK_SFT if asked.is_quick else ()), *asked.settings, tasks]
-    make_stages(CONFIG, run.name, STAGES, own, asked.data_dir)
+    make_stages(CONFIG, start.name, STAGES[:2], own, asked.data_dir)
+    run = linked(asked.data_dir, start.name, scale, STAGES[:2])
+    own.append(f"actor.credit.scale_rewards={scale}")
+    make_stages(CONFIG, run.name, STAGES[2:], own, asked.data_dir)
     return run
 
 
@@ -93,32 +102,39 @@ def sums(asked: Asked) -> Path:
 
 def calls(name: str, run: Path) -> Iterator[Row]:
     """Yields what calls came to, of starting policy and actor."""
-    for policy, measures in Artifact.open(run, "evaluation").report["feedback_tool"].items():
-        number = measures.pop("rollouts")
-        figures = {measure.replace("_", " "): tuple(of.values()) for measure, of in measures.items()}
-        yield from measured(f"{name}, {policy}", figures, number)
+    found = Artifact.open(run, "evaluation").report["feedback_tool"]
+    for policy, measures in found.items():
+        figures = {measure.replace("_", " "): of for measure, of in measures.items()}
+        number = figures.pop("rollouts")
+        yield from measured(f"{name}, {policy}", {k: tuple(of.values()) for k, of in figures.items()}, number)
 
 
-def by_kind(run: Path) -> Iterator[Row]:
-    """Yields the share of first tries at cups that ask, where the coin is told and where it is hidden."""
+def by_kind(run: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Returns (kind, policy) -> what calls came to, of first tries where the coin is told, or hidden."""
     every = tasks_from(Artifact.open(run, "tasks").table("tasks"))
     level, cluster = {t.task_id: t.level for t in every}, {t.task_id: t.cluster for t in every}
     found = Artifact.open(run, "evaluation")
     rollouts = rollouts_from(found.table("rollouts"), found.table("steps"))
     first = [r for r in rollouts if r.attempt == 0 and r.temperature > 0]
-    for policy, digest in found.report["policies"].items():
-        for number, kind in KINDS.items():
-            own = [r for r in first if r.policy_digest == digest and level[r.task_id] == number]
-            of = call_measures(own, cluster, seed=0)
-            figures = {name: tuple(of[name].values()) for name in ("called", "success", "reward")}
-            yield from measured(f"{kind}, {policy}", figures, of["rollouts"])
+    return {
+        (kind, policy): call_measures(
+            [r for r in first if r.policy_digest == digest and level[r.task_id] == number], cluster, seed=0
+        )
+        for policy, digest in found.report["policies"].items()
+        for number, kind in KINDS.items()
+    }
 
 
 def measure(asked: Asked) -> Iterator[Row]:
     """Yields the rows of a seed; what is made already is read."""
-    run = cups(asked)
-    yield from by_kind(run)
-    yield from calls("cups", run)
+    for scale in SCALES:
+        run = cups(asked, scale)
+        for (kind, policy), of in by_kind(run).items():
+            if policy == "actor" or scale == SCALES[0]:
+                who = scale if policy == "actor" else policy
+                figures = {name: tuple(of[name].values()) for name in ("called", "success", "reward")}
+                yield from measured(f"{kind}, {who}", figures, of["rollouts"])
+        yield from calls(f"cups, {scale}", run)
     if asked.seed == BENCHMARK.seeds[0]:  # takes three times as long, to show that nothing is learnt
         yield from calls("sums", sums(asked))
 
@@ -128,12 +144,14 @@ BENCHMARK = Benchmark(
     __doc__,
     measure,
     {
-        "cups: at first asks as if it did not matter": lambda t: (
+        "at first asks as if it did not matter": lambda t: (
             t("hidden, start", "called") < 2 * t("told, start", "called")
         ),
-        "cups: asks in nine of ten where the coin is hidden": lambda t: t("hidden, actor", "called") >= 0.9,
-        "cups: asks in one of ten at most where it is told": lambda t: t("told, actor", "called") <= 0.1,
-        "cups: earns more": lambda t: t("cups, actor", "reward", "low") > t("cups, start", "reward", "high"),
+        "asks in nine of ten where the coin is hidden": lambda t: t("hidden, batch", "called") >= 0.9,
+        "asks in one of ten at most where it is told": lambda t: t("told, batch", "called") <= 0.1,
+        "earns more": lambda t: (
+            t("cups, batch, actor", "reward", "low") > t("cups, batch, start", "reward", "high")
+        ),
     },
     seeds=(0, 1, 2),
     quick=QUICK,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -14,8 +14,10 @@ from pipeline.types import Rollout
 _LOSS = LossOptions()
 
 
-def group_advantages(rewards: np.ndarray) -> np.ndarray:
+def group_advantages(rewards: np.ndarray, std: float | None = None) -> np.ndarray:
     """Returns [G >= 2] each rollout's advantage over its set: (R - mean) / (std + 1e-6), unbiased std.
+
+    `std` is the set's own unless another is given.
 
     Source: Shao et al., arXiv:2402.03300, section 4.1.2.
 
@@ -23,7 +25,7 @@ def group_advantages(rewards: np.ndarray) -> np.ndarray:
         >>> group_advantages(np.array([1.0, 0.0, 0.0, 1.0])).round(3)
         array([ 0.866, -0.866, -0.866,  0.866])
     """
-    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+    return (rewards - rewards.mean()) / ((rewards.std(ddof=1) if std is None else std) + 1e-6)
 
 
 def leave_one_out_mean(numbers: np.ndarray) -> np.ndarray:
@@ -64,6 +66,9 @@ class GroupRelative:
         dynamic_sampling: trains on sets with *raw* rewards that differ and samples on until there are enough.
             Raw, because shaping makes every set vary (eq. 11). Without it only sets of one are left out, and
             those of equal rewards get advantage 0.
+        scale_rewards: group divides by the standard deviation of a set's rewards, batch by that of all in the
+            update (TRL's words). Where rewards differ by a price alone, group makes it weigh as much as
+            success does elsewhere. batch: Liu et al., arXiv:2508.08221.
 
     Source: Yu et al., arXiv:2503.14476 (Decoupled Clip and Dynamic sAmpling), eq. 8-13.
     """
@@ -71,6 +76,7 @@ class GroupRelative:
     loss: LossOptions = _LOSS
     overlong_factor: float = 0.5
     dynamic_sampling: bool = True
+    scale_rewards: Literal["group", "batch"] = "group"
     needs_values: ClassVar[bool] = False
     max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
 
@@ -90,7 +96,10 @@ class GroupRelative:
         self, sets: Sequence[CreditSet], state: dict[str, float]
     ) -> tuple[list[np.ndarray], dict[str, float], dict[str, float]]:
         """Returns [T_i] advantages of every rollout in order of the sets, metrics, and the next state."""
-        advantages = [group_advantages(s.rewards + s.shaping_or_zero) for s in sets]
+        totals = [s.rewards + s.shaping_or_zero for s in sets]
+        of_all = self.scale_rewards == "batch" and bool(totals)
+        std = float(np.concatenate(totals).std(ddof=1)) if of_all else None
+        advantages = [group_advantages(total, std) for total in totals]
         metrics = set_metrics(sets)
         metrics["advantage/rms"] = rms(np.concatenate(advantages)) if advantages else 0.0
         return [own for of_set in map(broadcast, advantages, sets) for own in of_set], metrics, state

@@ -82,7 +82,6 @@ class VDapo:
         loss: what it asks of the loss; the KL keeps the actor where the critic was judged.
         alpha: weight of the step part; 0 leaves the group part alone.
         lam: trace decay per step. At 1 both parts are one signal: use less, or `step_only`.
-        gamma: per-step discount.
         adv_rmse: the critic's error on advantages, from its gate.
         baseline: "shrinkage"; "group_mean" is the set's own mean (decoupled clip's; sees its own outcome).
         scale: "running"; "group_std" divides by the set's standard deviation (decoupled clip's).
@@ -97,7 +96,6 @@ class VDapo:
     overlong_factor: float = 0.0
     alpha: float = 0.5
     lam: float = 0.95
-    gamma: float = 1.0
     adv_rmse: float = 0.0
     baseline: Literal["shrinkage", "group_mean"] = "shrinkage"
     scale: Literal["running", "group_std"] = "running"
@@ -172,7 +170,7 @@ class VDapo:
         if self.alpha == 0 and s.values is None:
             return [np.zeros(steps) for steps in s.num_steps]
         lam = 0.0 if s.kind == "all_wrong" else self.lam
-        part = partial(step_part, gamma=self.gamma, lam=lam, adv_rmse=self.adv_rmse)
+        part = partial(step_part, gamma=1.0, lam=lam, adv_rmse=self.adv_rmse)
         return list(map(part, s.rewards, s.known_values))
 
     def _sigma(self, state: dict[str, float], part: str) -> float:

@@ -44,13 +44,6 @@ class VDapo(Mode):
     mode: Literal["v_dapo"] = "v_dapo"
     alpha: float = shared("alpha", 0.5, "benchmarks/lam_alpha.py: not told apart from 1, 2")
     lam: float = shared("lam", 0.95, "benchmarks/lam_alpha.py: not told apart from 0, .5")
-    gamma: float = setting(
-        1.0,
-        "discount per step of the step advantages; values stay chances of success",
-        gt=0,
-        le=1,
-        advanced=True,
-    )
     step_only: bool = setting(False, "step advantages alone, as an ablation", advanced=True)
     group_part: Literal["shrunken", "decoupled_clip"] = setting(
         "shrunken",

@@ -22,6 +22,11 @@ _SHARED: dict[str, dict[str, Any]] = {
         "ge": 0,
         "advanced": True,
     },
+    "scale_rewards": {
+        "description": "by the standard deviation of a set's rewards, or of all in an update: a small price "
+        "then weighs little",
+        "advanced": True,
+    },
     "overlong_factor": {
         "description": "penalty of a rollout that fills its budget, rising over the last fifth; 0 is off",
         "ge": 0,
@@ -59,6 +64,7 @@ class DecoupledClip(Mode):
 
     mode: Literal["decoupled_clip"] = "decoupled_clip"
     overlong_factor: float = shared("overlong_factor", 0.5, "2503.14476: 1 for rewards of +-1")
+    scale_rewards: Literal["group", "batch"] = shared("scale_rewards", "group", "TRL; batch: 2508.08221")
     history_filter: Literal["none", "all_right", "uniform"] = setting(
         "none",
         "leaves tasks out for five iterations if their last 8 to 16 bare outcomes were all right, or all "
@@ -74,6 +80,7 @@ class Grpo(Mode):
     clip_high: float = shared("clip_high", 0.2, "2402.03300")
     dual_clip: float | None = shared("dual_clip", None)
     aggregation: Literal["token", "rollout"] = shared("aggregation", "rollout", "2402.03300")
+    scale_rewards: Literal["group", "batch"] = shared("scale_rewards", "group", "TRL; batch: 2508.08221")
     kl: float = shared("kl", 1e-3)
 
 

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.credit import DECOUPLED_CLIP, GRPO, MODES, CreditSet, LossOptions, VDapo, make_credit
+from pipeline.credit import (
+    DECOUPLED_CLIP,
+    GRPO,
+    MODES,
+    CreditSet,
+    GroupRelative,
+    LossOptions,
+    VDapo,
+    make_credit,
+)
 from pipeline.credit.group import group_advantages, leave_one_out_mean
 from pipeline.credit.sets import overlong_penalty
 
@@ -57,10 +66,27 @@ def test_overlong_penalty_is_zero_before_the_buffer_and_whole_at_the_budget() ->
     assert overlong_penalty(np.array([3]), np.array([4]), factor=1.0) == 0  # a buffer of one token
 
 
+def test_a_price_weighs_as_much_as_success_unless_a_whole_update_gives_the_scale() -> None:
+    sets = [plain_set([1, 1, 1, 0.9]), plain_set([1, 1, 1, 0])]
+
+    def of(credit: GroupRelative) -> np.ndarray:
+        return np.array([steps[0] for steps in credit.credit(sets, {})[0]]).reshape(2, 4)
+
+    np.testing.assert_allclose(of(DECOUPLED_CLIP)[0], of(DECOUPLED_CLIP)[1], rtol=1e-4)
+    for mode in (DECOUPLED_CLIP, GRPO):
+        by_update = of(replace(mode, scale_rewards="batch"))
+        np.testing.assert_allclose(by_update[0], by_update[1] / 10)
+        rewards = np.array([s.rewards for s in sets])
+        plain = (rewards - rewards.mean(axis=1, keepdims=True)) / rewards.std(
+            ddof=1
+        )  # TRL: scale_rewards=batch
+        np.testing.assert_allclose(by_update, plain, rtol=1e-5)
+
+
 def test_modes_are_as_published() -> None:
     assert DECOUPLED_CLIP.loss == LossOptions(0.2, 0.28, 10.0, 0.0, "token")
     assert GRPO.loss == LossOptions(0.2, 0.2, None, 1e-3, "rollout")
-    ours = VDapo(LossOptions(kl=1e-3), overlong_factor=0.0, alpha=0.5, lam=0.95, gamma=1.0, adv_rmse=0.0)
+    ours = VDapo(LossOptions(kl=1e-3), overlong_factor=0.0, alpha=0.5, lam=0.95, adv_rmse=0.0)
     assert replace(ours, baseline="shrinkage", scale="running", step_only=False) == MODES["v_dapo"]
 
 
