@@ -43,7 +43,7 @@ CUPS = (
     "sft.num_demonstrations=14000",
     "sft.num_updates=600",
     "sft.shares={knows: 0.3, guesses: 0.1, knows+get_feedback: 0.3, guesses+get_feedback: 0.3}",
-    "actor.learning_rate=1e-3",
+    "actor.num_iterations=40",
 )
 QUICK = (
     "engine.max_live=64",
