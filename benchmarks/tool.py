@@ -1,15 +1,12 @@
 """Does a tiny policy learn when to ask? Feedback as a tool: demonstrations, then decoupled clip.
 
-    python -m benchmarks.tool                    # seeds 0, 1, 2: half an hour of one core
+    python -m benchmarks.tool                    # seeds 0, 1, 2: each about ten minutes of one core
     python -m benchmarks.tool --quick            # tiny sizes: all of it works, nothing is judged
 
-`cups`: under which of three cups is the coin? Half of the questions say so, `told`; the others do not, and
+Under which of three cups is the coin? Half of the questions say so, `told`; the others do not, and
 nobody can know, `hidden`. Feedback says that an answer was wrong, so who asks may try another cup. A policy
 that knows when to ask does so where the coin is hidden. `group` and `batch` are what rewards are scaled by:
 with the standard deviation of a set a call's price weighs as much as a success where all are right.
-
-`sums` is configs/math-tool.yaml: sums of four and six numbers, where a slip happens to the policy and shows
-in nothing but the sum; seed 0 alone.
 
 First tries on held-out tasks at temperature 1, starting policy beside actor. `called when wrong`: the share
 of first answers that were wrong and were asked about; an answer that nobody asked about counts as it stood
@@ -92,14 +89,6 @@ def cups(asked: Asked, scale: str) -> Path:
     return run
 
 
-def sums(asked: Asked) -> Path:
-    """Returns the run of sums, made or finished."""
-    tiny = (*QUICK_SFT, "tasks.num_train=16", "tasks.num_held_out=8")
-    own = [ONE_CORE, *(tiny if asked.is_quick else ()), *asked.settings]
-    make_stages(CONFIG, f"sums-seed{asked.seed}", STAGES, own, asked.data_dir)
-    return asked.data_dir / f"sums-seed{asked.seed}"
-
-
 def calls(name: str, run: Path) -> Iterator[Row]:
     """Yields what calls came to, of starting policy and actor."""
     found = Artifact.open(run, "evaluation").report["feedback_tool"]
@@ -134,9 +123,7 @@ def measure(asked: Asked) -> Iterator[Row]:
                 who = scale if policy == "actor" else policy
                 figures = {name: tuple(of[name].values()) for name in ("called", "success", "reward")}
                 yield from measured(f"{kind}, {who}", figures, of["rollouts"])
-        yield from calls(f"cups, {scale}", run)
-    if asked.seed == BENCHMARK.seeds[0]:  # takes three times as long, to show that nothing is learnt
-        yield from calls("sums", sums(asked))
+        yield from calls(scale, run)
 
 
 BENCHMARK = Benchmark(
@@ -149,9 +136,7 @@ BENCHMARK = Benchmark(
         ),
         "asks in nine of ten where the coin is hidden": lambda t: t("hidden, batch", "called") >= 0.9,
         "asks in one of ten at most where it is told": lambda t: t("told, batch", "called") <= 0.1,
-        "earns more": lambda t: (
-            t("cups, batch, actor", "reward", "low") > t("cups, batch, start", "reward", "high")
-        ),
+        "earns more": lambda t: t("batch, actor", "reward", "low") > t("batch, start", "reward", "high"),
     },
     seeds=(0, 1, 2),
     quick=QUICK,

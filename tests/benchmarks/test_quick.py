@@ -14,7 +14,7 @@ from benchmarks._run import ROOT, Benchmark, main
 from pipeline.config import load_config
 from stages.settings import Config
 
-TRIED, WHO = ("cups, batch", "cups, group", "sums"), ("start", "actor")
+WHO = ("start", "actor")
 
 
 @pytest.mark.soak
@@ -67,7 +67,7 @@ def test_every_arm_learns_from_the_same_recorded_sessions(tmp_path: Path) -> Non
     [
         (weeks.BENCHMARK, "promoted", {f"week {week}" for week in weeks.WEEKS}),
         (weeks.BENCHMARK, "gain", {recorded.START, "served at first", "served at last", "three weeks"}),
-        (tool.BENCHMARK, "called when wrong", {f"{of}, {who}" for of in TRIED for who in WHO}),
+        (tool.BENCHMARK, "called when wrong", {f"{of}, {who}" for of in tool.SCALES for who in WHO}),
         (feedback_kinds.BENCHMARK, "gain", set(feedback_kinds.ARMS)),
     ],
     ids=lambda of: of.name if isinstance(of, Benchmark) else None,
