@@ -49,10 +49,10 @@ QUICK = (
     "training={threads: 1, micro_batch_tokens: 4096}",
     "tasks={num_companies: 12, num_train: 24, num_held_out: 8, level_shares: {1: 1.0}}",
     "sft={model: {hidden_size: 64, num_layers: 2, num_kv_heads: 1, intermediate_size: 96}, "
-    "shares: {fabricator: 1.0}, num_demonstrations: 192, num_updates: 150, batch_rows: 16, "
+    "shares: {oracle: 0.5, over_collector: 0.5}, num_demonstrations: 192, num_updates: 150, batch_rows: 16, "
     "learning_rate: 0.01, practice_tasks: 0}",
     "sampling.max_response_tokens=256",
-    "rollouts.num_tasks=16",
+    "rollouts.num_tasks=24",
     "stored={objective: {kind: likelihood}, batch_rows: 8, max_epochs: 1}",
 )
 
