@@ -1,6 +1,6 @@
 """Who should say why an attempt failed: rules in three verbosities, the policy itself, or nobody?
 
-    python -m benchmarks.feedback_kinds          # seeds 0, 1, 2: each about half an hour of one core
+    python -m benchmarks.feedback_kinds          # seeds 0, 1, 2: each about fifty minutes of one core
     python -m benchmarks.feedback_kinds --quick  # tiny sizes: all of it works, nothing is judged
 
 Every arm of configs/feedback-kinds.yaml plays each task twice at most and learns from what succeeded, after
@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks._material import linked
 from benchmarks._results import Row, measured
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
-from benchmarks.recorded import Tries, figures_of, first_tries
+from benchmarks.recorded import ONE_CORE, Tries, figures_of, first_tries
 from env.catalog import offer_of
 from env.play.stripping import is_success
 from pipeline.artifacts.artifact import Artifact
@@ -35,7 +35,6 @@ from pipeline.types import Rollout, Task
 from stages.settings import Config
 
 CONFIG = "configs/feedback-kinds.yaml"
-ONE_CORE = "training.threads=1"  # so seeds may run beside each other
 TWICE = "rollouts.chain={num_attempts: 1, draws: 1, feedback_free_share: 1.0, feedback_free_draws: 2}"
 VERBOSITIES = ("corrective", "observed", "binary")
 ARMS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks._material import linked
 from benchmarks._results import Row, measured
 from benchmarks._run import Asked, Benchmark, main, make_stages
+from benchmarks.recorded import ONE_CORE
 from env.feedback_tool.measures import call_measures
 from pipeline.artifacts.artifact import Artifact
 from pipeline.exports.files import write_json_lines
@@ -30,7 +31,6 @@ from pipeline.tables import rollouts_from, tasks_from
 
 CONFIG = "configs/math-tool.yaml"
 STAGES = ("tasks", "sft", "actor", "evaluation")
-ONE_CORE = "training.threads=1"  # so seeds may run beside each other
 SCALES = ("batch", "group")
 """Of rewards in an update: `actor.credit.scale_rewards`."""
 KINDS = {1: "told", 2: "hidden"}

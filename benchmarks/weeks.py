@@ -1,6 +1,6 @@
 """From recorded sessions on, week after week: three rounds of trained models, the second one sabotaged.
 
-    python -m benchmarks.weeks                   # seeds 0, 1, 2: each about twenty minutes of one core
+    python -m benchmarks.weeks                   # seeds 0, 1, 2: each half an hour of one core and more
     python -m benchmarks.weeks --quick           # tiny sizes: all of it works, nothing is judged
 
 Recorder and sessions are those of `benchmarks.recorded`. The first policy that is served comes of the stored
