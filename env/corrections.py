@@ -10,20 +10,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from env.feedback_tool.calls import NAME as FEEDBACK_TOOL
-from env.sessions import Session
+from env.sessions import Session, Turn
 from pipeline.rows import BadRowError, shown
 
 MAX_CALLS = 3
 """Of a session to learn from: who asks more often learns to ask, not to answer (start value)."""
 _FINE = re.compile(
-    r"\b(?:no|without|any) (?:\w+ )?(?:errors?|mistakes?|problems?|issues?)\b|\bnothing (?:is )?wrong\b"
-    r"|\b(?:is|are|was|looks?|seems?) (?:all )?(?:correct|right|good|fine)\b(?!-)|\ball correct\b"
-    r"|^\W*(?:correct|right|yes)(?=[.,;:!]|\s*$)"
+    r"\b(?:no|without) (?:\w+ )?(?:errors?|mistakes?|problems?|issues?)\b|\bnothing (?:is )?wrong\b"
+    r"|(?:\bnot|n't) (?:\w+ )?any (?:\w+ )?(?:errors?|mistakes?|problems?|issues?)\b"
+    r"|\b(?:answer|solution|result|attempt|it|this|that|you|everything|all) (?:is|are|was|looks?|seems?) "
+    r"(?:all )?(?:correct|right|good|fine)\b(?!-)|\byou're (?:correct|right)\b|\ball correct\b"
+    r"|^\W*(?:looks? (?:good|right|correct)|correct|right|yes|perfect|well done|(?:good|great) (?:job|work))"
+    r"(?=[.,;:!]|\s*$)"
 )
+"""Praise of a whole attempt."""
+_PARTLY = re.compile(
+    r"\b(?:is|are|was|were|looks?|seems?) (?:all )?(?:correct|right|good|fine)\b(?!-)|\bso far\b"
+)
+"""Praise of anything, a step perhaps."""
 _WRONG = re.compile(
     r"\bwrong\b|\bincorrect|\bmistake|\berrors?\b|\bfail|\binvalid\b|\bnot\b|\b(?:is|was|are|do|does|did)n't\b"
-    r"|\b(?:but|however|except|although|missing|should|instead)\b"
+    r"|\b(?:but|however|except|although|missing|should|instead|only|almost|nearly|off by|too)\b"
+    r"|\b(?:re)?check|\bfix\b|\brevise|\bagain\b|\bso far\b|\bup to\b|\buntil\b"
+    r"|\b(?:line|step|part)s?\b|\b(?:first|second|third|last)\b"
 )
+"""What may criticise, or say that the praise was of a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ def corrections_in(session: Session) -> Corrections:
         raise BadRowError("ends_with_call", f"it ends with a call of {FEEDBACK_TOOL}: no answer follows")
     wrong, first = set[int](), 0
     for place in asks:
-        text = " ".join(reply["content"] for reply in session.turns[place].replies)
+        text = told_in(session.turns[place])
         verdict = calls_wrong(text)
         if verdict is None:
             raise BadRowError(
@@ -64,10 +75,19 @@ def corrections_in(session: Session) -> Corrections:
     return Corrections(len(asks), frozenset(wrong))
 
 
-def calls_wrong(feedback: str) -> bool | None:
-    """Returns whether feedback calls an attempt wrong: unless it finds no error; None if it says both.
+def told_in(turn: Turn) -> str:
+    """Returns what a turn's call for feedback was told; all replies if one for each call cannot be told."""
+    replies = [reply["content"] for reply in turn.replies if reply["role"] == "tool"]
+    if len(replies) != len(turn.calls):
+        return " ".join(reply["content"] for reply in turn.replies)
+    return " ".join(t for call, t in zip(turn.calls, replies, strict=True) if call.name == FEEDBACK_TOOL)
 
-    Feedback may be a JSON object that says so in `correct`.
+
+def calls_wrong(feedback: str) -> bool | None:
+    """Returns whether feedback calls an attempt wrong: unless it finds all right; None if it is unclear.
+
+    It is where it praises a part, or praises and criticises. To learn a wrong attempt is worse than to
+    leave a right one out, so doubt is doubt. Feedback may be a JSON object that says so in `correct`.
 
     Example:
         >>> calls_wrong("The answer 5 is wrong."), calls_wrong("Correct the sign in line 2.")
@@ -87,7 +107,7 @@ def calls_wrong(feedback: str) -> bool | None:
         return None
     rest, fine = _FINE.subn(" ", feedback.casefold())
     if not fine:
-        return True
+        return None if _PARTLY.search(feedback.casefold()) else True
     return None if _WRONG.search(rest) else False
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 @dataclass
 class Reply:
-    """What the stub sends; `chunks` come one after the other, each after `seconds`."""
+    """What the stub sends: `chunks`, each after `seconds`; nothing before them if `bare`."""
 
     chunks: Sequence[bytes]
     status: int = 200
     seconds: float = 0.0
+    bare: bool = False
 
 
 @dataclass
@@ -50,9 +51,10 @@ def stub(reply: Callable[[dict[str, Any]], Reply]) -> Iterator[Stub]:
 
         def _send(self, reply: Reply) -> None:
             try:
-                self.send_response(reply.status)
-                self.send_header("Content-Type", "application/json")
-                self.end_headers()
+                if not reply.bare:
+                    self.send_response(reply.status)
+                    self.send_header("Content-Type", "application/json")
+                    self.end_headers()
                 for chunk in reply.chunks:
                     time.sleep(reply.seconds)
                     self.wfile.write(chunk)

@@ -16,6 +16,7 @@ from typing import Any
 import openai
 import tenacity
 
+from env.feedback.deadline import Deadline
 from env.feedback.protocol import Answer, Ask
 from env.feedback.store import AnswerStore, RateLimit
 from pipeline.engines import Generation, GenerationRequest
@@ -107,11 +108,14 @@ class Server:
             # Bytes are counted as they come. A connection for each request costs nothing beside a text, and
             # nobody has to close it.
             default_headers={"Accept-Encoding": "identity", "Connection": "close"},
-            http_client=openai.DefaultHttpxClient(event_hooks={"response": [refuse_status]}),
+            http_client=openai.DefaultHttpxClient(
+                event_hooks={"request": [self._watch], "response": [refuse_status]}
+            ),
             max_retries=0,  # tenacity's, below, are counted and end
         )
         self._store, self._rate = AnswerStore(folder), RateLimit(folder, options.requests_per_minute)
         self._breaker = Breaker()
+        self._now = threading.local()  # .deadline of the try that a thread makes
         self._todo: queue.SimpleQueue[tuple[str, Ask]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[str, Answer | Exception]] = queue.SimpleQueue()
         self._waiting: dict[str, list[str]] = {}  # rollouts by the digest of a request that was sent for them
@@ -173,10 +177,7 @@ class Server:
     def call(self, ask: Ask) -> Answer:
         """Returns what one try, without the store, brings; raises CallError."""
         sign_of_life("a call of the feedback server")  # where a player waits for nothing else
-        try:
-            raw = self._response(self.body(ask))
-        except openai.APIConnectionError as error:
-            raise _of_transport(error) from None
+        raw = self._response(self.body(ask))
         try:
             data = json.loads(raw)
             text = data["choices"][0]["message"]["content"]
@@ -189,20 +190,24 @@ class Server:
 
     def _response(self, body: dict[str, Any]) -> bytes:
         """Returns a response's bytes; raises CallError for too many, or for too long a wait for the last."""
-        deadline, raw = time.monotonic() + self._options.timeout_s, b""
-        with self._client.chat.completions.with_streaming_response.create(**body) as response:
+        raw, late = b"", CallError("timeout", f"no end after {self._options.timeout_s:g} s")
+        with Deadline(self._options.timeout_s) as self._now.deadline:
             try:
-                for chunk in response.http_response.iter_raw():
-                    raw += chunk
-                    if len(raw) > MAX_BYTES:
-                        raise CallError("too_large", f"more than {MAX_BYTES} bytes", may_pass=False)
-                    if time.monotonic() > deadline:
-                        raise CallError("timeout", f"no end after {self._options.timeout_s:g} s")
+                with self._client.chat.completions.with_streaming_response.create(**body) as response:
+                    for chunk in response.http_response.iter_raw():
+                        raw += chunk
+                        if len(raw) > MAX_BYTES:
+                            raise CallError("too_large", f"more than {MAX_BYTES} bytes", may_pass=False)
             except CallError:
                 raise
-            except Exception as error:  # of the HTTP library, whose errors the client lets through here
-                raise _of_transport(error) from None
+            except Exception as error:  # of the client or its HTTP library
+                raise (late if self._now.deadline.passed else _of_transport(error)) from None
+            if self._now.deadline.passed:  # a body without a length ends where its connection does
+                raise late
         return raw
+
+    def _watch(self, request: Any) -> None:
+        request.extensions["trace"] = self._now.deadline.trace
 
     def _work(self) -> None:
         """Answers asks until none is in line; a defect goes to whoever collects."""

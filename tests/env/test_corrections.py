@@ -65,6 +65,11 @@ def test_an_attempt_begins_after_the_feedback_before_and_other_calls_are_none() 
         (session(WRONG, last=None), "ends_with_call"),
         (session("Line 1 is right, but line 2 is wrong."), "unclear_feedback"),
         (session("Correct, but the unit is missing."), "unclear_feedback"),
+        (session("The first step is correct. Recheck the second."), "unclear_feedback"),
+        (session("Line 1 is correct. Line 2: 3+4=7, you wrote 8."), "unclear_feedback"),
+        (session("The setup looks good. The final value is off by one."), "unclear_feedback"),
+        (session("Your reasoning is right up to line 3, where 2+2 became 5."), "unclear_feedback"),
+        (session("Correct so far."), "unclear_feedback"),
         (session(" "), "unclear_feedback"),
     ],
 )
@@ -83,6 +88,13 @@ def test_sessions_that_are_nothing_to_learn_from_say_why(found: Any, kind: str) 
         ("There is no arithmetic error here.", False),
         ("Looks good.", False),
         ("Correct!", False),
+        ("The answer is correct: 3 + 4 = 7.", False),
+        ("I did not find any errors.", False),
+        ("I don't see any mistakes in your solution.", False),
+        ("Well done!", False),
+        ("You're right.", False),
+        ("The result is too large. Check it for any errors.", True),
+        ("That isn't correct.", True),
         ("Correct the sign.", True),
         ("[" * 100_000, True),
         ('{"correct": false}', True),
@@ -91,6 +103,16 @@ def test_sessions_that_are_nothing_to_learn_from_say_why(found: Any, kind: str) 
 )
 def test_feedback_criticises_unless_it_finds_no_error(text: str, wrong: bool) -> None:
     assert calls_wrong(text) is wrong
+
+
+def test_a_verdict_is_what_the_call_for_feedback_was_told_not_what_another_call_was() -> None:
+    ask, look = ({"function": {"name": name, "arguments": {}}} for name in ("get_feedback", "look"))
+    says = [{"role": "tool", "content": text} for text in ("It looks good: 3, 4", "3 + 4 gives 7.")]
+    thanks, last = {"role": "user", "content": "That is right."}, {"role": "assistant", "content": "7"}
+    for calls, wrong in (([look, ask], {0}), ([ask, look], set())):
+        said = {"role": "assistant", "content": "8?", "tool_calls": calls}
+        messages = [{"role": "user", "content": "3 + 4?"}, said, *says, thanks, last]
+        assert corrections_in(session_of(messages)).wrong == wrong
 
 
 @pytest.mark.parametrize("stored", [False, True])

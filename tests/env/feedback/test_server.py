@@ -102,7 +102,16 @@ def test_a_server_that_fails_for_a_while_is_waited_for(tmp_path: Path) -> None:
         assert answers(served.url, tmp_path)["r0"].text == "there"
 
 
-@pytest.mark.parametrize("reply", [Reply([b"{}"], seconds=0.6), Reply([b" "] * 200, seconds=0.02)])
+DRIPS = {
+    "slow": Reply([b"{}"], seconds=0.6),
+    "body": Reply([b" "] * 200, seconds=0.02),
+    "headers": Reply(
+        [bytes([b]) for b in b"HTTP/1.1 200 OK\r\nX-Wait: " + b"x" * 500], seconds=0.02, bare=True
+    ),
+}
+
+
+@pytest.mark.parametrize("reply", DRIPS.values(), ids=DRIPS)
 def test_a_server_that_is_slow_or_drips_has_timed_out(reply: Reply, tmp_path: Path) -> None:
     with stub(lambda body: reply) as served:
         assert answers(served.url, tmp_path, timeout_s=0.2)["r0"].status == "timeout"
