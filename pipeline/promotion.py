@@ -40,6 +40,7 @@ class Arm:
 
     rewards: float  # their sum, 0 <= rewards <= rollouts
     rollouts: int  # graded ones
+    ungraded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Decision:
 def decide(candidate: Arm, baseline: Arm) -> Decision:
     """Returns the decision on a candidate; with too few rollouts of either arm, or no clear word, continue.
 
+    What of the candidate's nobody could grade counts as failed where it would be promoted, and not at all
+    where it would be rolled back: nobody is served for making a verifier give up, or refused for its outage.
+
     Example:
         >>> decide(Arm(85, 100), Arm(280, 400)).verdict
         'promote'
@@ -62,7 +66,8 @@ def decide(candidate: Arm, baseline: Arm) -> Decision:
         >>> decide(Arm(50, 100), Arm(280, 400)).verdict
         'roll_back'
     """
-    better, worse = 1 - probability_below(candidate, baseline), probability_below(candidate, baseline, WORSE)
+    at_worst = Arm(candidate.rewards, candidate.rollouts + candidate.ungraded)
+    better, worse = 1 - probability_below(at_worst, baseline), probability_below(candidate, baseline, WORSE)
     verdict: Verdict = "continue"
     if min(candidate.rollouts, baseline.rollouts) >= MIN_ROLLOUTS:
         if better >= PROMOTE_AT:

@@ -27,6 +27,15 @@ _ORDER = re.compile(
     """,
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
+_REFUSAL = re.compile(
+    r"""\W*(?:(?:\w+\s)?error\s*(?::|\d|$) | internal\s+server\s+error | traceback\b | bad\s+gateway
+      | rate\s+limit | too\s+many\s+requests | service\s+(?:is\s+)?unavailable | gateway\s+time
+      | (?:i\s?['\u2019]?\s?a?m\s+)?(?:so\s+|very\s+)?sorry\b
+      | i\s+(?:can\s?['\u2019]?no?t|am\s+unable|am\s+not\s+able)\b | as\s+an\s+ai\b)
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What a server or a model says instead of feedback."""
 _FRACTION = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
 """Where a number ends and a fraction in one character begins, which becomes several characters."""
 _INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs")
@@ -39,13 +48,20 @@ _TEENS = "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen
 _TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
 _WORDS = {word: n for n, word in enumerate(f"zero|{_UNITS}|{_TEENS}".split("|"))} | {"oh": 0}
 _WORDS |= {word: 10 * n for n, word in enumerate(_TENS.split("|"), 2)}
-_IN_WORDS = re.compile(rf"\b(?:({_TENS})(?:[\s-]+({_UNITS}))?|({'|'.join(_WORDS)}))\b", re.IGNORECASE)
+_BELOW = rf"(?:(?:{_TENS})(?:[\s-]+(?:{_UNITS}))?|{'|'.join(_WORDS)})"  # below a hundred
+_SOME = rf"(?:{_BELOW}|\d{{1,3}}|an?)"
+_HUNDREDS = rf"{_SOME}[\s-]+hundred(?:[\s-]+(?:and[\s-]+)?{_BELOW})?"
+_THOUSANDS = rf"(?:{_HUNDREDS}|{_SOME})[\s-]+thousand(?:,?[\s-]+(?:and[\s-]+)?(?:{_HUNDREDS}|{_BELOW}))?"
+_IN_WORDS = re.compile(rf"\b(?:{_THOUSANDS}|{_HUNDREDS}|{_BELOW})\b", re.IGNORECASE)
 MIN_SQUEEZED = 4
 """Letters and digits of a value that is found across blanks and hyphens too; a shorter one only as a word."""
 
 
 class Guarded(NamedTuple):
-    """A text that may be shown, or why none may: `ok` or empty, leak, instruction, special_token, cut_off."""
+    """A text that may be shown, or why none may.
+
+    `status` is ok, or empty, refusal, leak, instruction, special_token, cut_off.
+    """
 
     text: str
     status: str
@@ -74,6 +90,8 @@ def guarded(text: str, gives_away: Callable[[str], bool], added: Iterable[str] =
         return Guarded("", "special_token")
     if _ORDER.search(plain) or any(mark in f"\n{plain}" for mark, _ in REPLACEMENTS):
         return Guarded("", "instruction")
+    if _REFUSAL.match(plain):
+        return Guarded("", "refusal")
     if gives_away(plain):
         return Guarded("", "leak")
     return Guarded(one_line(plain, MAX_FEEDBACK_CHARACTERS), "ok")
@@ -87,15 +105,27 @@ def readable(text: str) -> str:
 
 
 def in_digits(text: str) -> str:
-    """Returns a text with its numbers below a hundred in digits.
+    """Returns a text with its numbers below a million in digits.
 
     Example:
-        >>> in_digits("Sixty-two fifty eight, oh one")
-        '62 58, 0 1'
+        >>> in_digits("Sixty-two fifty eight, oh one, two thousand five hundred and three")
+        '62 58, 0 1, 2503'
     """
-    return _IN_WORDS.sub(
-        lambda said: str(sum(_WORDS[word.casefold()] for word in said.groups() if word)), text
-    )
+    return _IN_WORDS.sub(lambda said: str(_number(said[0])), text)
+
+
+def _number(said: str) -> int:
+    thousands, rest = 0, 0
+    for word in re.findall(r"[^\W_]+", said.casefold()):
+        if word == "thousand":
+            thousands, rest = 1000 * rest, 0
+        elif word == "hundred":
+            rest *= 100
+        elif word in ("a", "an"):
+            rest = 1
+        else:
+            rest += int(word) if word.isdigit() else _WORDS.get(word, 0)
+    return thousands + rest
 
 
 def holds_value(text: str, values: Iterable[str]) -> bool:

@@ -1,5 +1,6 @@
 """What the phone offers to the stages."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -100,7 +101,9 @@ def check_task(task: Task) -> None:
 def tells_values(task: Task, text: str) -> bool:
     """Returns whether a text holds a value of the customer's, right or a slip: rules never write one."""
     world = make_world(WorldKey.from_text(task.ground_truth))
-    return holds_value(text, [*world.profile.values(), *(value for _, value in world.slips)])
+    values = [*world.profile.values(), *(value for _, value in world.slips)]
+    with_century = [re.sub(r"-(\d\d)$", rf"-{century}\1", value) for value in values for century in (19, 20)]
+    return holds_value(text, [*values, *with_century])
 
 
 PHONE = EnvironmentOffer(

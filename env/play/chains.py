@@ -133,7 +133,7 @@ class Chained:
         if self._is_over(finished):
             return "solved_earlier"
         lessons = [r for r in finished if _is_failure(r) and r.feedback_text]
-        if not lessons:
+        if not lessons or any(r.feedback_failed for r in finished):
             return _why_none(finished)
         lines: dict[str, str] = {}
         for lesson in sorted(lessons, key=lambda r: (r.attempt, r.draw)):
@@ -169,7 +169,7 @@ def _is_failure(rollout: Rollout) -> bool:
 
 
 def _why_none(finished: Sequence[Rollout]) -> str:
-    """Returns why rollouts taught nothing: the first failure of a service, else what was against a text."""
+    """Returns why no round follows: the first failure of a service, else what was against a text."""
     asked = sorted((r for r in finished if r.feedback_status), key=lambda r: (r.attempt, r.draw))
     first = next((r for r in asked if r.feedback_failed), asked[0] if asked else None)
     return f"feedback_{first.feedback_status}" if first else "no_feedback"

@@ -51,7 +51,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
                 monitoring_row(start.config.run.round, arm, played_by(start, parts, arm, look), offer)
                 for arm in ARMS
             ]
-            baseline, candidate = (Arm(row["reward_sum"], row["rollouts"]) for row in rows)
+            baseline, candidate = (Arm(row["reward_sum"], row["rollouts"], row["failed"]) for row in rows)
             looks.append(decide(candidate, baseline))
             start.say(f"look {look + 1}: {looks[-1].verdict} ({candidate} against {baseline})")
             if looks[-1].verdict != "continue":

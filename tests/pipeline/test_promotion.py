@@ -152,3 +152,12 @@ def test_the_page_says_what_few_clusters_do() -> None:
         found = np.where(found == 0, said, found)
     assert "promoted in 14 % at 20 clusters" in PAGE
     assert np.mean(found == 1) == pytest.approx(0.14, abs=0.005)
+
+
+def test_a_candidate_wins_nothing_by_rollouts_that_nobody_can_grade_and_an_outage_refuses_none() -> None:
+    baseline = Arm(608, 800, 3)
+    assert decide(Arm(148, 180), baseline).verdict == "promote"
+    ungraded = decide(Arm(148, 180, 20), baseline)
+    assert ungraded.verdict == "continue"
+    assert ungraded.better == decide(Arm(148, 200), baseline).better
+    assert decide(Arm(136, 180, 120), baseline).verdict == "continue"

@@ -33,7 +33,15 @@ def test_a_chain_learns_from_attempts_that_a_servers_words_came_before(
     assert all(any(text in r.feedback_in_context for text in texts) for r in told)
     counted = lab.artifact("rollouts").report["feedback"]
     assert counted["ok"] == sum(r.feedback_status == "ok" for r in rollouts)
-    assert counted.keys() <= {"ok", "leak", "instruction", "special_token", "empty", "cut_off"}  # none failed
+    assert counted.keys() <= {
+        "ok",
+        "leak",
+        "instruction",
+        "special_token",
+        "empty",
+        "refusal",
+        "cut_off",
+    }  # none failed
     trained = {row["rollout_id"] for row in lab.artifact("actor").table("updates").to_pylist()}
     assert trained & {r.rollout_id for r in lab.rollouts("actor") if r.guided}
     start, end = (load_policy(lab.artifact(name).path(folder)) for name, folder in ACTORS)

@@ -7,7 +7,7 @@ import pytest
 
 from env.catalog import offer_of
 from env.code.problems import Example, Problem
-from env.feedback.leak_guard import capped, guarded, holds_value, readable
+from env.feedback.leak_guard import capped, guarded, holds_value, in_digits, readable
 from env.math.leaks import tells_answer
 from env.offer import tells_ground_truth
 from env.short.answers import AnswerKey
@@ -72,6 +72,30 @@ def test_special_tokens_are_not_passed_on(text: str) -> None:
     assert status(text) == "special_token"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error: upstream model overloaded, please try again later.",
+        "Internal Server Error",
+        "Error 503",
+        "Rate limit exceeded. Retry after 20s",
+        "I'm sorry, but I can't help with that.",
+        "I am very sorry.",
+        "I cannot judge this.",
+        "As an AI, I have no opinion.",
+    ],
+)
+def test_errors_and_refusals_are_no_feedback(text: str) -> None:
+    assert status(text) == "refusal"
+
+
+@pytest.mark.parametrize(
+    "text", ["Error in line 2.", "You said sorry and called the wrong line.", "I can see a slip."]
+)
+def test_what_talks_of_errors_is_feedback(text: str) -> None:
+    assert status(text) == "ok"
+
+
 def test_a_tokenizers_own_tokens_are_special_too() -> None:
     assert status("fine @@end@@ fine", added=("@@end@@", " ")) == "special_token"
 
@@ -93,6 +117,8 @@ def test_without_a_word_there_is_no_text(text: str) -> None:
         "\u0666\u0662\u0665\u0668",
         "six two five eight",
         "Sixty-two fifty eight",
+        "sixty-two hundred and fifty-eight",
+        "six thousand, two hundred fifty-eight",
         "62\u316458",
         "62\ufe0f58",
     ],
@@ -109,6 +135,29 @@ def test_other_numbers_are_no_hidden_value(text: str) -> None:
 def test_a_value_that_is_a_number_in_words_is_found_as_one() -> None:
     assert holds_value("The word is seven.", ["seven"])
     assert holds_value("Send it to one main street", ["One Main Street", "2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("a hundred and five", "105"),
+        ("12 thousand", "12000"),
+        ("nine hundred thousand and one", "900001"),
+        ("hundreds of seven", "hundreds of 7"),
+        ("ninety nine hundred-year olds", "9900-year olds"),
+        ("one and two", "1 and 2"),
+    ],
+)
+def test_numbers_in_words_are_read_as_english_writes_them(text: str, digits: str) -> None:
+    assert in_digits(text) == digits
+
+
+def test_a_month_with_all_of_its_year_is_the_value_that_ends_in_two_digits_of_it() -> None:
+    gives_away, task = offer_of("phone").gives_away, level_tasks(3, 1)[0]
+    month, year = next(v for v in world_of(task).profile.values() if v[:-3].isalpha() and v[-3] == "-").split(
+        "-"
+    )
+    assert gives_away(task, f"It is {month} 19{year}.")
 
 
 def test_what_is_not_shown_gives_nothing_away_and_costs_no_time() -> None:
@@ -138,6 +187,7 @@ def test_no_value_of_a_customers_profile_gets_through_and_names_of_fields_do() -
         ("12", r"Write \boxed{12}"),
         ("12", "Twelve apples are left."),
         ("21", "There are twenty-one."),
+        ("142", "One hundred forty-two, I think."),
         ("1200", "It is 1,200."),
         ("1200", "It is 1{,}200."),
         ("12", "Is it 13? No. 12 it is."),
