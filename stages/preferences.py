@@ -1,6 +1,6 @@
 """Makes pairs of a chosen and a rejected answer, from rollouts or from recorded preferences.
 
-A rollout with a reward of at least .7 is chosen, one of at most .3 rejected. Each is paired with one after
+A rollout with a reward above .7 is chosen, one below .3 rejected. Each is paired with one after
 the same prompt, else with one of its task, else with one of the most similar task. `dpo` learns from them.
 """
 

@@ -115,8 +115,12 @@ def round_config(config: Config, run_dir: Path, number: int, baseline: Served) -
 
 
 def buffer_before(home: Path, number: int) -> Artifact | None:
-    """Returns the replay buffer of the last round before a number that has one."""
+    """Returns the replay buffer of the last round before a number that has one and was not rolled back.
+
+    What taught a refused candidate, wrong grades perhaps, teaches no later one.
+    """
     for earlier, folder in reversed(rounds_of(home.parent)):
-        if earlier < number and read_manifest(folder / "replay") is not None:
+        was_refused = (verdict_of(folder) or {}).get("decision") == "roll_back"
+        if earlier < number and not was_refused and read_manifest(folder / "replay") is not None:
             return Artifact.open(folder, "replay")
     return None

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from pipeline.artifacts.disk import write_durably
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,7 +24,7 @@ def write_config(settings: Mapping[str, Any], home: Path, name: str) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"{name}.yaml"
     run = settings["run"] | {"name": name, "data_dir": str(home)}
-    path.write_text(yaml.safe_dump({**settings, "run": run}, sort_keys=False), encoding="utf-8")
+    write_durably(path, yaml.safe_dump({**settings, "run": run}, sort_keys=False).encode())
     return path
 
 

@@ -33,7 +33,7 @@ def test_training_backends_agree() -> None:
 
 
 def test_dpo_s_loss_and_gradients_are_those_that_trl_gave() -> None:
-    """Recorded by TRL itself, as tests/env/adapters/test_dpo.py says."""
+    """Recorded by TRL itself, as tests/pipeline/training/test_dpo_of_trl.py says."""
     golden = json.loads((Path(__file__).parent / "trl.json").read_text("utf-8"))
     assert len(golden) >= 10
     assert dpo_numbers() == pytest.approx(golden, rel=1e-4, abs=1e-7)

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.artifacts.artifact import Artifact
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
+from stages.command import main
 from stages.settings import Config
 from stages.wiring.rounds import play_round
 from tests.pipeline.test_kill_sweep import facts
@@ -146,19 +148,13 @@ def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, t
     assert facts(lab.run_dir / stage) == facts(chain.run_dir / stage)
 
 
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize(
-    ("stage", "points"),
-    [
-        pytest.param("replay", ["replay.plan_written:1", "replay.merge.after:1"], marks=pytest.mark.slow),
-        pytest.param(
-            "promotion",
-            ["promotion.item_done:3", "promotion.shard.after_ledger:2", "promotion.merge.before:1"],
-            marks=pytest.mark.soak,
-        ),
-    ],
+    "stage",
+    [pytest.param("replay", marks=pytest.mark.slow), pytest.param("promotion", marks=pytest.mark.soak)],
 )
-def test_a_killed_stage_of_a_round_comes_to_the_same_tables_and_verdict(
-    chain, forks, tmp_path, stage, points
+def test_a_kill_at_every_point_of_a_stage_of_a_round_changes_no_table_and_no_verdict(
+    chain, forks, tmp_path, stage
 ):
     lab = lab_of(chain, tmp_path / "lab")
 
@@ -169,11 +165,15 @@ def test_a_killed_stage_of_a_round_comes_to_the_same_tables_and_verdict(
         play_round(load_config(Config, Path(lab.config)), finish=up_to_it)
     run, folder = Lab(tmp_path), lab.run_dir / "rounds" / "001" / stage
     (tmp_path / "tiny.yaml").write_text((lab.run_dir / "rounds" / "001.yaml").read_text())
-    assert forks(run, stage, WHOLE) == [0]
-    whole = facts(folder)
-    assert forks(run, stage, kill_at(points[0]), options=["--fresh"]) == [-9]
-    assert forks(run, stage, *map(kill_at, points[1:]), WHOLE) == [-9] * len(points[1:]) + [0]
-    assert facts(folder) == whole
+    assert forks(run, stage, log_of(run)) == [0]
+    whole, hits = facts(folder), passed(run)
+    assert len(hits) >= 10
+    rng = random.Random(stage)
+    for point, number in sorted(hits.items()):
+        killed = kill_at(f"{point}:{rng.randint(1, number)}")
+        assert forks(run, stage, killed, options=["--fresh"]) == [-9], point
+        assert forks(run, stage, WHOLE) == [0], point
+        assert facts(folder) == whole, point
 
 
 SMALLER = {
@@ -207,13 +207,51 @@ def test_a_kill_at_every_point_of_every_stage_changes_nothing(chain, forks, tmp_
     if stage == "dpo":
         source, inputs = chain.copy(tmp_path / "source", *inputs), (*inputs, "preferences")
         assert forks(source, "preferences", WHOLE) == [0]
+    sweep(forks, tmp_path, source, stage, inputs, smaller)
+
+
+def sweep(forks, tmp_path, source, stage, inputs, options=()):
+    """Kills a stage once at each named point, at a random one of its passages, and lets it go on."""
     whole = source.copy(tmp_path / "whole", *inputs)
-    assert forks(whole, stage, log_of(whole), options=smaller) == [0]
+    assert forks(whole, stage, log_of(whole), options=options) == [0]
     hits = passed(whole)
     assert len(hits) >= 10
     rng = random.Random(stage)
     for index, (point, number) in enumerate(sorted(hits.items())):
         lab = source.copy(tmp_path / str(index), *inputs)
         killed = kill_at(f"{point}:{rng.randint(1, number)}")
-        assert forks(lab, stage, killed, WHOLE, options=smaller) == [-9, 0], point
+        assert forks(lab, stage, killed, WHOLE, options=options) == [-9, 0], point
         assert facts(lab.run_dir / stage) == facts(whole.run_dir / stage), point
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_kill_at_every_point_of_an_import_of_sessions_changes_nothing(chain, forks, tmp_path):
+    source = chain.copy(tmp_path / "source", "tasks", "sft", "rollouts")
+    assert main(["export", str(source.run_dir), "--to", "sessions", str(tmp_path / "exported")]) == 0
+    recorded = f"rollouts.solutions={tmp_path / 'exported' / 'sessions.jsonl'}"
+    options = ("rollouts.num_tasks=0", "run.rollouts_per_shard=16", recorded)
+    sweep(forks, tmp_path, chain, "rollouts", ("tasks", "sft"), options)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2400)
+def test_a_kill_at_every_point_of_learning_from_corrections_changes_nothing(chain, forks, tmp_path):
+    def ask(answer: int, told: str) -> list[dict[str, Any]]:
+        call = {"function": {"name": "get_feedback", "arguments": {"current_answer": str(answer)}}}
+        said = {"role": "assistant", "content": f"I get {answer}.", "tool_calls": [call]}
+        return [said, {"role": "tool", "content": told}]
+
+    def session(number: int, calls: int) -> dict[str, Any]:
+        asked = [m for at in range(calls) for m in ask(number + at, "The sum is wrong.")]
+        opening = {"role": "user", "content": f"{number} + 7?"}
+        return {"messages": [opening, *asked, {"role": "assistant", "content": f"It is {number + 7}."}]}
+
+    file = tmp_path / "sessions.jsonl"
+    file.write_text("".join(json.dumps(session(number, number % 4)) + "\n" for number in range(16)))
+    options = (f"sft.data={{source: {file}}}", "prompt.style=full", "sft.checkpoint_every=2")
+    options = (*options, "sft.num_updates=6", "sft.batch_rows=4")
+    sweep(forks, tmp_path, chain, "sft", ("tasks",), options)
+    report = Artifact.open(tmp_path / "whole" / chain.run_dir.name, "sft").report["data"]
+    assert report["by_calls"] == {"0": 4, "1": 4, "2": 4, "3": 4}
+    assert report["wrong_attempts"] == 4 * (1 + 2 + 3)

@@ -1,6 +1,6 @@
 """Our DPO loss and its gradients are those of TRL's DPOTrainer on the same rows.
 
-`RECORD_GOLDEN=1 make test-adapters` records tests/golden/trl.json anew.
+`RECORD_GOLDEN=1 python -m pytest -m slow` with this file records tests/golden/trl.json anew.
 """
 
 import json
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="make setup-adapters installs it")
+pytest.importorskip("trl", reason="make setup-real-model installs it")
 pytestmark = [
-    pytest.mark.adapters,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("default"),  # of other libraries
 ]
 
