@@ -65,12 +65,24 @@ def test_a_server_writes_what_the_next_attempt_is_told_and_its_answers_are_kept(
     assert lab.start("rollouts", *options("http://127.0.0.1:9/v1")) == 0  # up to date, wherever it runs
 
 
-def test_a_server_that_is_down_loses_no_rollout_and_a_repair_makes_the_rest(
-    lab: Any, capsys: pytest.CaptureFixture[str]
+FAILING = {
+    "unreachable": None,  # nobody listens
+    "timeout": Reply([b"{"] * 1000, seconds=0.05),
+    "garbled": Reply([b"<html>busy</html>"]),
+    "too_large": Reply([b'{"x": "' + b"x" * 2**20] * 10),
+    "http_error": Reply([b"no"], status=503),
+}
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_server_that_fails_loses_no_rollout_and_a_repair_makes_the_rest(
+    lab: Any, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    down = options("http://127.0.0.1:9/v1")
-    assert lab.start("rollouts", *down) == 5
-    assert "feedback_unreachable" in capsys.readouterr().err
+    reply = FAILING[kind]
+    with stub(lambda body: reply or said("")) as failing:
+        url = failing.url if reply else "http://127.0.0.1:9/v1"
+        assert lab.start("rollouts", *options(url), "feedback.timeout_s=0.3") == 5
+    assert f"feedback_{kind}" in capsys.readouterr().err
     with stub(lambda body: said(GOOD)) as served:
         up = options(served.url)
         assert lab.start("rollouts", *up, "--repair") == 0

@@ -169,6 +169,23 @@ def test_a_kill_at_any_point_serves_only_what_was_promoted_and_the_same_command_
         assert not list((folder / "r" / "rounds").glob(".*.tmp"))
 
 
+@pytest.mark.slow
+def test_a_kill_in_any_stage_before_promotion_leaves_what_is_served(rounds: Rounds, tmp_path: Path) -> None:
+    first, log = begun(tmp_path / "first"), tmp_path / "points.log"
+    assert rounds(first, "promote") == 0
+    whole = copied(first, tmp_path / "whole")
+    assert rounds(whole, "promote", {"VDAPO_FAILPOINTS_LOG": str(log)}) == 0
+    hits = Counter(log.read_text().split())
+    points = [name for name in hits if not name.startswith(("round.", "promotion."))]
+    assert {"rollouts", "replay", "stored", "evaluation"} <= {name.split(".")[0] for name in points}
+    for index, point in enumerate(points):
+        folder = copied(first, tmp_path / str(index))
+        assert rounds(folder, "promote", {"VDAPO_FAILPOINTS": f"{point}:{hits[point]}=kill"}) == -9, point
+        assert serves(folder) == "001 stored", point
+        assert rounds(folder, "promote") == 0, point
+        assert serves(folder) == "002 stored", point
+
+
 def copied(source: Path, folder: Path) -> Path:
     """Returns a copy of a run that names its own folder where the other named itself."""
     shutil.copytree(source, folder)
