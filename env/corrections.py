@@ -15,26 +15,32 @@ from pipeline.rows import BadRowError, shown
 
 MAX_CALLS = 3
 """Of a session to learn from: who asks more often learns to ask, not to answer (start value)."""
+_GOOD = r"(?:all )?(?:correct|right|good|fine)\b(?!-)"
+_LOOKS = r"(?:'s| is| are| was| looks?| seems?)"
+_KINDS = "arithmetic|logical|calculation|computational|obvious|apparent|mathematical"
+_OF_ALL = r"(?: here| in (?:it|this|that|(?:your|the|this) (?:answer|solution|attempt|work|reasoning|code)))?"
 _FINE = re.compile(
-    r"\b(?:no|without) (?:\w+ )?(?:errors?|mistakes?|problems?|issues?)\b|\bnothing (?:is )?wrong\b"
-    r"|(?:\bnot|n't) (?:\w+ )?any (?:\w+ )?(?:errors?|mistakes?|problems?|issues?)\b"
-    r"|\b(?:answer|solution|result|attempt|it|this|that|you|everything|all) (?:is|are|was|looks?|seems?) "
-    r"(?:all )?(?:correct|right|good|fine)\b(?!-)|\byou're (?:correct|right)\b|\ball correct\b"
-    r"|^\W*(?:looks? (?:good|right|correct)|correct|right|yes|perfect|well done|(?:good|great) (?:job|work))"
-    r"(?=[.,;:!]|\s*$)"
+    rf"\b(?:(?:answer|solution|result)(?: \S*\d\S*)?|attempt|it|this|that|everything|all){_LOOKS} {_GOOD}"
+    rf"|\byou(?:'re| are) {_GOOD}|\ball correct\b|\bnothing (?:is )?wrong\b"
+    rf"|(?:\b(?:no|without)|(?:\bnot|n't) (?:\w+ )?any) (?:(?:{_KINDS}) )?"
+    rf"(?:errors?|mistakes?|problems|issues)\b{_OF_ALL}"
 )
 """Praise of a whole attempt."""
-_PARTLY = re.compile(
-    r"\b(?:is|are|was|were|looks?|seems?) (?:all )?(?:correct|right|good|fine)\b(?!-)|\bso far\b"
+_CHEER = re.compile(
+    r"^\W*(?:looks? (?:good|right|correct|fine)(?: to me)?|correct|right|yes|perfect|excellent|well done"
+    r"|(?:good|great) (?:job|work))(?=[.,;:!]|\s*$)"
 )
+"""Praise that somebody begins with, whatever follows."""
+_PARTLY = re.compile(rf"{_LOOKS} {_GOOD}|\b(?:are|were) {_GOOD}|\bso far\b")
 """Praise of anything, a step perhaps."""
-_WRONG = re.compile(
-    r"\bwrong\b|\bincorrect|\bmistake|\berrors?\b|\bfail|\binvalid\b|\bnot\b|\b(?:is|was|are|do|does|did)n't\b"
-    r"|\b(?:but|however|except|although|missing|should|instead|only|almost|nearly|off by|too)\b"
-    r"|\b(?:re)?check|\bfix\b|\brevise|\bagain\b|\bso far\b|\bup to\b|\buntil\b"
-    r"|\b(?:line|step|part)s?\b|\b(?:first|second|third|last)\b"
+_DOUBT = re.compile(
+    r"\bwrong\b|\bincorrect|\bmistake|\berrors?\b|\bfail|\binvalid\b|\bnot\b|n't\b|\bno\b|\bnever\b|\bn?either\b"
+    r"|\bnone\b|\b(?:but|however|except|besides|apart|although|though|yet|if|when|where|in|now|then)\b"
+    r"|\b(?:missing|should|instead|only|almost|nearly|off|too|half|some|most|hardly|unlikely|forg[eo]t)\b"
+    r"|\b(?:doubt|sure|wait|check|recheck|fix|revise|again)\b|\bso far\b|\bup to\b|\buntil\b"
+    r"|\b(?:line|step|part)s?\b|\b(?:first|second|third|last)\b|\d|\?"
 )
-"""What may criticise, or say that the praise was of a part."""
+"""Beside praise it may criticise, or say that the praise was of a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +111,13 @@ def calls_wrong(feedback: str) -> bool | None:
         return not said["correct"]
     if not feedback.strip():
         return None
-    rest, fine = _FINE.subn(" ", feedback.casefold())
-    if not fine:
-        return None if _PARTLY.search(feedback.casefold()) else True
-    return None if _WRONG.search(rest) else False
+    text = feedback.casefold().replace("\u2019", "'")
+    rest, cheers = _CHEER.subn(" ", text)
+    rest, fine = _FINE.subn(" ", rest)
+    if not fine and not cheers:
+        return None if _PARTLY.search(text) else True
+    is_unclear = bool(_DOUBT.search(rest)) or (not fine and any(char.isalnum() for char in rest))
+    return None if is_unclear else False
 
 
 def class_weights(num_calls: Sequence[int]) -> list[float]:

@@ -65,8 +65,19 @@ def session_of(value: Any) -> Session:
         if until == place + 1 < len(messages):
             raise BadRowError("no_reply", f"nobody answers message {place + 1}, yet the assistant goes on")
         calls = _calls(value[place].get("tool_calls"), place + 1)
-        turns.append(Turn(messages[place]["content"], calls, tuple(messages[place + 1 : until])))
+        replies = _in_order_of_calls(value[place], value[place + 1 : until], messages[place + 1 : until])
+        turns.append(Turn(messages[place]["content"], calls, tuple(replies)))
     return Session(tuple(messages[: spoken[0]]), tuple(turns))
+
+
+def _in_order_of_calls(asked: Any, given: Sequence[Any], replies: list[Message]) -> list[Message]:
+    """Returns replies as calls were made, where ids say which is whose; else as they are."""
+    calls = asked.get("tool_calls")
+    ids = [call.get("id") for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    by_id = {g.get("tool_call_id"): r for g, r in zip(given, replies, strict=True) if r["role"] == "tool"}
+    if None in by_id or len(by_id) != len(calls or ()) or set(ids) != set(by_id):
+        return replies
+    return [*(by_id[one] for one in ids), *(r for r in replies if r["role"] != "tool")]
 
 
 def _message(value: Any, number: int) -> Message:

@@ -48,7 +48,7 @@ class Decision:
     """What is to be done, and the two probabilities that it hangs on."""
 
     verdict: Verdict
-    better: float  # P(candidate > baseline)
+    better: float  # P(candidate > baseline), its ungraded rollouts counted as failed
     worse: float  # P(candidate < WORSE x baseline)
 
 

@@ -1,7 +1,7 @@
 """Keeps the newest rollouts of a round and of those before it: a replay buffer, as tables of the round.
 
-It reads the round's own rollouts and the buffer of the last round before it that has one and was
-not rolled back. Nothing is played.
+It reads the round's own rollouts and the buffer of the last round before it that ended without a
+roll back. Nothing is played.
 """
 
 import sys

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 
 class Deadline:
-    """Shuts an exchange's socket after so many seconds, whatever is waited for then: headers, body, room.
+    """Shuts an exchange's socket after so many seconds, whatever is waited for then, headers or body.
 
+    Connecting and TLS's handshake have the library's own time-outs; a socket that comes late is shut at once.
     `trace` is the request's extension of that name, by which httpx tells of its connection (documentation,
     "Request extensions"). The connection must be the exchange's own.
     """

@@ -28,11 +28,19 @@ _ORDER = re.compile(
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
 _REFUSAL = re.compile(
-    r"""\W*(?:(?:\w+\s)?error\s*(?::|\d|$) | internal\s+server\s+error | traceback\b | bad\s+gateway
-      | rate\s+limit | too\s+many\s+requests | service\s+(?:is\s+)?unavailable | gateway\s+time
-      | (?:i\s?['\u2019]?\s?a?m\s+)?(?:so\s+|very\s+)?sorry\b
-      | i\s+(?:can\s?['\u2019]?no?t|am\s+unable|am\s+not\s+able)\b | as\s+an\s+ai\b)
-    """,
+    r"""\W*(?:
+        (?:upstream|server|api|gateway|http|connection|internal(?:\s+server)?)\s+error\b
+      | error(?:\s+code)?\s*:?\s*[45]\d\d\b
+      | error\s*:[^.\n]{0,60}\b(?:overloaded|unavailable|timed?\s?-?out|rate\s+limit|try\s+again\s+later)\b
+      | (?:http\s*)?[45]\d\d\s+(?:bad|forbidden|gateway|internal|not\s+found|service|too|unauthorized)\b
+      | bad\s+gateway | gateway\s+time-?\s?out | too\s+many\s+requests | rate\s+limit\s+(?:exceeded|reached)
+      | service\s+(?:is\s+)?(?:temporarily\s+)?unavailable | <(?:!doctype|html)\b | \{\s*"error"
+      | (?:(?:i(?:\s+a|\s?')m\s+)?(?:so\s+|very\s+)?sorry,?\s+(?:but\s+)?|i\s+apologi[sz]e,?\s+(?:but\s+)?
+          |unfortunately,?\s+)?
+        i(?:\s+can(?:\s?no|')t | (?:\s+a|\s?')m\s+(?:unable|not\s+able)\s+to)\s+(?:\w+\s+)?
+        (?:answer|assist|comply|fulfill?|give|help|judge|provide)\b
+      | (?:i(?:\s+a|\s?')m\s+)?(?:so\s+|very\s+)?sorry\W*$ | as\s+an\s+ai\b
+    )""",
     re.IGNORECASE | re.VERBOSE,
 )
 """What a server or a model says instead of feedback."""
@@ -49,10 +57,13 @@ _TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
 _WORDS = {word: n for n, word in enumerate(f"zero|{_UNITS}|{_TEENS}".split("|"))} | {"oh": 0}
 _WORDS |= {word: 10 * n for n, word in enumerate(_TENS.split("|"), 2)}
 _BELOW = rf"(?:(?:{_TENS})(?:[\s-]+(?:{_UNITS}))?|{'|'.join(_WORDS)})"  # below a hundred
-_SOME = rf"(?:{_BELOW}|\d{{1,3}}|an?)"
-_HUNDREDS = rf"{_SOME}[\s-]+hundred(?:[\s-]+(?:and[\s-]+)?{_BELOW})?"
-_THOUSANDS = rf"(?:{_HUNDREDS}|{_SOME})[\s-]+thousand(?:,?[\s-]+(?:and[\s-]+)?(?:{_HUNDREDS}|{_BELOW}))?"
-_IN_WORDS = re.compile(rf"\b(?:{_THOUSANDS}|{_HUNDREDS}|{_BELOW})\b", re.IGNORECASE)
+_SOME = rf"(?:{_BELOW}|(?<![\d.,/])\d{{1,3}}|an?)"
+_HUNDREDS = rf"{_SOME}[\s-]+hundred(?:[\s-]+(?:and[\s-]+)?(?:{_BELOW}|\d{{1,2}}))?"
+_THOUSANDS = (
+    rf"(?:{_HUNDREDS}|{_SOME})[\s-]+thousand(?:,?[\s-]+(?:and[\s-]+)?(?:{_HUNDREDS}|{_BELOW}|\d{{1,3}}))?"
+)
+_SMALL = re.compile(rf"\b{_BELOW}\b", re.IGNORECASE)
+_LARGE = re.compile(rf"\b(?:{_THOUSANDS}|{_HUNDREDS}|{_BELOW})\b", re.IGNORECASE)
 MIN_SQUEEZED = 4
 """Letters and digits of a value that is found across blanks and hyphens too; a shorter one only as a word."""
 
@@ -90,7 +101,7 @@ def guarded(text: str, gives_away: Callable[[str], bool], added: Iterable[str] =
         return Guarded("", "special_token")
     if _ORDER.search(plain) or any(mark in f"\n{plain}" for mark, _ in REPLACEMENTS):
         return Guarded("", "instruction")
-    if _REFUSAL.match(plain):
+    if _REFUSAL.match(plain.replace("\u2019", "'")):
         return Guarded("", "refusal")
     if gives_away(plain):
         return Guarded("", "leak")
@@ -104,14 +115,15 @@ def readable(text: str) -> str:
     return "".join(str(unicodedata.decimal(c, c)) for c in plain).strip()
 
 
-def in_digits(text: str) -> str:
-    """Returns a text with its numbers below a million in digits.
+def in_digits(text: str) -> tuple[str, str]:
+    """Returns a text with its numbers in digits, read in two ways: those below a hundred, or below a million.
 
     Example:
-        >>> in_digits("Sixty-two fifty eight, oh one, two thousand five hundred and three")
-        '62 58, 0 1, 2503'
+        >>> in_digits("Sixty-two fifty eight, two thousand and three")
+        ('62 58, 2 thousand and 3', '62 58, 2003')
     """
-    return _IN_WORDS.sub(lambda said: str(_number(said[0])), text)
+    small, large = (numbers.sub(lambda said: str(_number(said[0])), text) for numbers in (_SMALL, _LARGE))
+    return small, large
 
 
 def _number(said: str) -> int:
@@ -135,13 +147,14 @@ def holds_value(text: str, values: Iterable[str]) -> bool:
         >>> [holds_value(text, ["6258"]) for text in ("pin 62-58", "six two five eight", "16258 of 2")]
         [True, True, False]
     """
-    words = _words(text)
-    return any(_is_said(_words(value), words) for value in values)
+    told = [_words(read) for read in in_digits(readable(text).casefold())]
+    wanted = [_words(in_digits(readable(value).casefold())[0]) for value in values]
+    return any(_is_said(value, words) for value in wanted for words in told)
 
 
 def _words(text: str) -> list[str]:
     """Returns the words and numbers of a text, also where one touches the other."""
-    return re.findall(r"\d+|[^\W\d_]+", in_digits(readable(text).casefold()))
+    return re.findall(r"\d+|[^\W\d_]+", text)
 
 
 def _is_said(value: list[str], words: list[str]) -> bool:

@@ -21,7 +21,7 @@ class Answer:
     """What came of one ask."""
 
     rollout_id: str
-    status: str  # `ok`, or why nothing was written: one of FEEDBACK_FAILURES, or `no_room` for the writer
+    status: str  # `ok`, or why nothing was written: one of FEEDBACK_FAILURES, `no_room`, `cut_off`
     text: str = ""  # as it was written
     num_tokens: int = 0  # generated for it
 

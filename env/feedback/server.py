@@ -180,30 +180,43 @@ class Server:
         raw = self._response(self.body(ask))
         try:
             data = json.loads(raw)
-            text = data["choices"][0]["message"]["content"]
+            choice = data["choices"][0]
+            text = choice["message"]["content"]
             tokens = (data.get("usage") or {}).get("completion_tokens") or 0
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise CallError("garbled", f"{type(error).__name__} in {raw[:80]!r}") from None
+        if text is None and choice.get("finish_reason") == "length":
+            return Answer(ask.rollout_id, "cut_off")  # it thought to the end
         if not isinstance(text, str) or not isinstance(tokens, int) or not 0 <= tokens < 2**31:
             raise CallError("garbled", f"no text in {raw[:80]!r}")
         return Answer(ask.rollout_id, "ok", text, tokens)
 
     def _response(self, body: dict[str, Any]) -> bytes:
         """Returns a response's bytes; raises CallError for too many, or for too long a wait for the last."""
-        raw, late = b"", CallError("timeout", f"no end after {self._options.timeout_s:g} s")
+        late = CallError("timeout", f"no end after {self._options.timeout_s:g} s")
         with Deadline(self._options.timeout_s) as self._now.deadline:
             try:
-                with self._client.chat.completions.with_streaming_response.create(**body) as response:
-                    for chunk in response.http_response.iter_raw():
-                        raw += chunk
-                        if len(raw) > MAX_BYTES:
-                            raise CallError("too_large", f"more than {MAX_BYTES} bytes", may_pass=False)
-            except CallError:
-                raise
-            except Exception as error:  # of the client or its HTTP library
-                raise (late if self._now.deadline.passed else _of_transport(error)) from None
+                raw = self._read(body)
+            except (CallError, openai.APIConnectionError) as error:
+                if self._now.deadline.passed:
+                    raise late from None
+                raise (error if isinstance(error, CallError) else _of_transport(error)) from None
             if self._now.deadline.passed:  # a body without a length ends where its connection does
                 raise late
+        return raw
+
+    def _read(self, body: dict[str, Any]) -> bytes:
+        raw = b""
+        with self._client.chat.completions.with_streaming_response.create(**body) as response:
+            try:
+                for chunk in response.http_response.iter_raw():
+                    raw += chunk
+                    if len(raw) > MAX_BYTES:
+                        raise CallError("too_large", f"more than {MAX_BYTES} bytes", may_pass=False)
+            except CallError:
+                raise
+            except Exception as error:  # of the HTTP library, whose errors the client lets through here
+                raise _of_transport(error) from None
         return raw
 
     def _watch(self, request: Any) -> None:
@@ -239,5 +252,6 @@ class Server:
             self._breaker.note(error.kind if error.may_pass else "")
             return Answer(ask.rollout_id, error.kind, str(error))
         self._breaker.note("")
-        self._store.put(key, answer.text, answer.num_tokens)
+        if answer.status == "ok":
+            self._store.put(key, answer.text, answer.num_tokens)
         return answer

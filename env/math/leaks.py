@@ -35,7 +35,7 @@ def tells_answer(task: Task, text: str) -> bool:
     gold = quantity(answer)
     if gold is None:
         return _squeezed(answer) in _squeezed(text)
-    text = in_digits(spelt(text.replace("\u2044", "/")))
+    text = " ; ".join(in_digits(spelt(text.replace("\u2044", "/"))))
     is_share = gold.unit is not None and gold.unit[0] == "share"
     told = {abs(gold.value), abs(gold.value) * (100 if is_share else 1)}
     for found in _NUMBER.finditer(text):

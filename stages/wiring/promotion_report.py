@@ -51,9 +51,9 @@ def promotion_page(report: Mapping[str, Any]) -> str:
     rule = (
         f"One in {ONE_IN} requests goes to the candidate. After every {LOOK} rollouts, "
         f"with {MIN_ROLLOUTS} of each arm or more, it is promoted if P(candidate better) is at least "
-        f"{PROMOTE_AT:g}, and rolled back if P(candidate below {WORSE:g} of the baseline) is at least "
-        f"{ROLL_BACK_AT:g}, by Beta posteriors. That speaks of these held-out tasks; of other "
-        "clusters, the intervals of the stage evaluation do."
+        f"{PROMOTE_AT:g}, its rollouts that nobody could grade counted as failed, and rolled back if "
+        f"P(candidate below {WORSE:g} of the baseline) is at least {ROLL_BACK_AT:g}, by Beta posteriors. "
+        "That speaks of these held-out tasks; of other clusters, the intervals of the stage evaluation do."
     )
     caption = (
         f"How often the rule says what, simulated with a fixed seed: the baseline succeeds in {rate:.0%}, "

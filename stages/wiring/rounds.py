@@ -115,12 +115,12 @@ def round_config(config: Config, run_dir: Path, number: int, baseline: Served) -
 
 
 def buffer_before(home: Path, number: int) -> Artifact | None:
-    """Returns the replay buffer of the last round before a number that has one and was not rolled back.
+    """Returns the replay buffer of the last round before a number that ended without a roll back.
 
     What taught a refused candidate, wrong grades perhaps, teaches no later one.
     """
     for earlier, folder in reversed(rounds_of(home.parent)):
-        was_refused = (verdict_of(folder) or {}).get("decision") == "roll_back"
-        if earlier < number and not was_refused and read_manifest(folder / "replay") is not None:
+        has_taught_well = (verdict_of(folder) or {}).get("decision") in ("promote", "continue")
+        if earlier < number and has_taught_well and read_manifest(folder / "replay") is not None:
             return Artifact.open(folder, "replay")
     return None

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.artifacts.disk import write_durably
+from pipeline.artifacts.disk import remove_temporaries, write_durably
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,6 +22,7 @@ def write_config(settings: Mapping[str, Any], home: Path, name: str) -> Path:
     `settings` are plain JSON data, a table for each section.
     """
     home.mkdir(parents=True, exist_ok=True)
+    remove_temporaries(home)  # of a start that was killed; whoever writes here has the folder to itself
     path = home / f"{name}.yaml"
     run = settings["run"] | {"name": name, "data_dir": str(home)}
     write_durably(path, yaml.safe_dump({**settings, "run": run}, sort_keys=False).encode())

@@ -10,6 +10,7 @@ from env.chat.full import FullStyle
 from env.chat.plain import PlainStyle
 from env.corrections import calls_wrong, class_weights, corrections_in
 from env.feedback_tool.calls import LineStyle
+from env.feedback_tool.environment import NO_ERROR
 from env.play.demonstrations import session_pieces
 from env.sessions import said_in, session_of
 from pipeline.rows import BadRowError
@@ -80,6 +81,29 @@ def test_sessions_that_are_nothing_to_learn_from_say_why(found: Any, kind: str) 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Great work! 3+4=7, you wrote 8.",
+        "Perfect: for n=2 it gives 5.",
+        "Yes, you forgot the carry.",
+        "There aren't any mistakes in the setup. 3+4=7.",
+        "None of it is right.",
+        "No answer is correct.",
+        "Half of it is right.",
+        "I doubt that this is correct.",
+        "Make sure that it is right.",
+        "The answer is right if the unit were km.",
+        "It looks right, yet 3+4=7.",
+        "Everything is fine apart from the sign.",
+        "The answer is correct? Think.",
+        "The answer is right, the size isn\u2019t.",
+    ],
+)
+def test_doubt_is_doubt(text: str) -> None:
+    assert calls_wrong(text) is None
+
+
+@pytest.mark.parametrize(
     ("text", "wrong"),
     [
         ("Not solved. It fails a public test.", True),
@@ -88,7 +112,11 @@ def test_sessions_that_are_nothing_to_learn_from_say_why(found: Any, kind: str) 
         ("There is no arithmetic error here.", False),
         ("Looks good.", False),
         ("Correct!", False),
-        ("The answer is correct: 3 + 4 = 7.", False),
+        (NO_ERROR, False),
+        ("The answer 7 is correct.", False),
+        ("The answer is correct, and the working clear.", False),
+        ("Excellent. That\u2019s correct.", False),
+        ("Looks good to me.", False),
         ("I did not find any errors.", False),
         ("I don't see any mistakes in your solution.", False),
         ("Well done!", False),
@@ -105,9 +133,20 @@ def test_feedback_criticises_unless_it_finds_no_error(text: str, wrong: bool) ->
     assert calls_wrong(text) is wrong
 
 
+def test_replies_belong_to_the_calls_that_their_ids_name() -> None:
+    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in ("look", "get_feedback")]
+    said = {"role": "assistant", "content": "8?", "tool_calls": calls}
+    told = [("get_feedback", WRONG), ("look", "The answer is correct.")]
+    replies = [{"role": "tool", "tool_call_id": name, "content": text} for name, text in told]
+    messages = [{"role": "user", "content": "3 + 4?"}, said, *replies, {"role": "assistant", "content": "7"}]
+    found = session_of(messages)
+    assert [reply["content"] for reply in found.turns[0].replies] == ["The answer is correct.", WRONG]
+    assert corrections_in(found).wrong == {0}
+
+
 def test_a_verdict_is_what_the_call_for_feedback_was_told_not_what_another_call_was() -> None:
     ask, look = ({"function": {"name": name, "arguments": {}}} for name in ("get_feedback", "look"))
-    says = [{"role": "tool", "content": text} for text in ("It looks good: 3, 4", "3 + 4 gives 7.")]
+    says = [{"role": "tool", "content": text} for text in ("It looks good.", "3 + 4 gives 7.")]
     thanks, last = {"role": "user", "content": "That is right."}, {"role": "assistant", "content": "7"}
     for calls, wrong in (([look, ask], {0}), ([ask, look], set())):
         said = {"role": "assistant", "content": "8?", "tool_calls": calls}

@@ -79,6 +79,13 @@ def test_special_tokens_are_not_passed_on(text: str) -> None:
         "Internal Server Error",
         "Error 503",
         "Rate limit exceeded. Retry after 20s",
+        "HTTP 502 Bad Gateway",
+        "Error code: 429",
+        '{"error": {"message": "overloaded"}}',
+        "<html>busy</html>",
+        "I can\u2019t judge this answer.",
+        "I'm unable to help.",
+        "Unfortunately, I cannot assist.",
         "I'm sorry, but I can't help with that.",
         "I am very sorry.",
         "I cannot judge this.",
@@ -90,7 +97,18 @@ def test_errors_and_refusals_are_no_feedback(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Error in line 2.", "You said sorry and called the wrong line.", "I can see a slip."]
+    "text",
+    [
+        "Error in line 2.",
+        "I can see a slip.",
+        "Error: the sum in line 2 is off.",
+        "Sign error: you flipped the sign in line 3.",
+        "You said sorry and called the wrong line.",
+        "Sorry, but line 2 adds 3 and 4 wrongly.",
+        "I cannot see where the 5 in line 2 comes from.",
+        "Traceback (most recent call last): IndexError in line 4: your loop ends late.",
+        "Rate limiting is missing.",
+    ],
 )
 def test_what_talks_of_errors_is_feedback(text: str) -> None:
     assert status(text) == "ok"
@@ -135,6 +153,8 @@ def test_other_numbers_are_no_hidden_value(text: str) -> None:
 def test_a_value_that_is_a_number_in_words_is_found_as_one() -> None:
     assert holds_value("The word is seven.", ["seven"])
     assert holds_value("Send it to one main street", ["One Main Street", "2"])
+    assert holds_value("It is one hundred.", ["hundred"])
+    assert holds_value("a thousand, five Main Street", ["5 Main Street"])
 
 
 @pytest.mark.parametrize(
@@ -146,10 +166,13 @@ def test_a_value_that_is_a_number_in_words_is_found_as_one() -> None:
         ("hundreds of seven", "hundreds of 7"),
         ("ninety nine hundred-year olds", "9900-year olds"),
         ("one and two", "1 and 2"),
+        ("six thousand 258", "6258"),
+        ("6 thousand 2 hundred 58", "6258"),
+        ("12.5 thousand, 1/2 hundred", "12.5 thousand, 1/2 hundred"),
     ],
 )
 def test_numbers_in_words_are_read_as_english_writes_them(text: str, digits: str) -> None:
-    assert in_digits(text) == digits
+    assert in_digits(text)[1] == digits
 
 
 def test_a_month_with_all_of_its_year_is_the_value_that_ends_in_two_digits_of_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def test_a_garbled_answer_is_none_after_so_many_tries(raw: bytes, tmp_path: Path
         answer = answers(served.url, tmp_path)["r0"]
         assert answer.status == "garbled"
         assert len(served.bodies) == MAX_TRIES
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_thought_that_took_all_the_room_is_cut_off_and_not_kept(tmp_path: Path) -> None:
+    choice = {"message": {"content": None}, "finish_reason": "length"}
+    with stub(lambda body: Reply([json.dumps({"choices": [choice]}).encode()])) as served:
+        assert answers(served.url, tmp_path)["r0"].status == "cut_off"
+        assert len(served.bodies) == 1
     assert not list(tmp_path.rglob("*.json"))
 
 
