@@ -167,7 +167,7 @@ def test_a_kill_at_every_point_of_a_stage_of_a_round_changes_no_table_and_no_ver
     (tmp_path / "tiny.yaml").write_text((lab.run_dir / "rounds" / "001.yaml").read_text())
     assert forks(run, stage, log_of(run)) == [0]
     whole, hits = facts(folder), passed(run)
-    assert len(hits) >= 10
+    assert len(hits) >= 9
     rng = random.Random(stage)
     for point, number in sorted(hits.items()):
         killed = kill_at(f"{point}:{rng.randint(1, number)}")
