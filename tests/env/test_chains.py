@@ -44,7 +44,12 @@ def test_a_share_of_the_groups_is_of_bare_draws_alone() -> None:
 def played(request: EpisodeRequest, reward: float | None, feedback: str) -> Any:
     names = ("rollout_id", "group_id", "attempt", "draw")
     of_request = {name: getattr(request, name) for name in names}
-    said = {"feedback_text": feedback, "message_texts": ("said",), "feedback_status": "", "feedback_failed": False}
+    said = {
+        "feedback_text": feedback,
+        "message_texts": ("said",),
+        "feedback_status": "",
+        "feedback_failed": False,
+    }
     end = "success" if (reward or 0) > 0.5 else "ended"
     return SimpleNamespace(**of_request, **said, reward=reward, finish_reason=end)
 
