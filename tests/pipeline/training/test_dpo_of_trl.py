@@ -1,6 +1,6 @@
 """Our DPO loss and its gradients are those of TRL's DPOTrainer on the same rows.
 
-`RECORD_GOLDEN=1 python -m pytest -m slow` with this file records tests/golden/trl.json anew.
+`RECORD_GOLDEN=1 python -m pytest -m slow -k of_trl` records tests/golden/trl.json anew.
 """
 
 import json
