@@ -1,14 +1,12 @@
-"""Arms of `sparse` side by side, of what its results say of each look: a mean over seeds, a table."""
+"""Arms of a regime side by side, of what its results say of each look: a mean over seeds, a table."""
 
 import re
 from collections.abc import Mapping
 
 import numpy as np
-import yaml
 
+from benchmarks._regimes import comparison_of
 from benchmarks._results import Table
-from benchmarks._run import ROOT
-from benchmarks.sparse import CONFIG
 from pipeline.comparison import Compared, compared, cost_to, mean_success
 from pipeline.report.comparison import Curves, curves_of
 from pipeline.statistics import interval_words
@@ -44,13 +42,13 @@ def curves_by_arm(tables: Seeds) -> Curves:
     return curves_of(looks, spending, "rollouts")
 
 
-def lines(tables: Seeds, against: str) -> list[list[str]]:
+def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     """Returns a line for each arm that all seeds have: rollouts paid, success, rollouts to the threshold.
 
     Then its success less that of `against` for as many rollouts, and how many times its rollouts `against`
     needs to the threshold.
     """
-    comparison = yaml.safe_load((ROOT / CONFIG).read_text("utf-8"))["comparison"]
+    comparison = comparison_of(regime)
     goal, found = comparison["threshold"], []
     by_arm = curves_by_arm(tables)
     made = [arm for arm in comparison["arms"] if by_arm.get(arm, {}).keys() == tables.keys()]

@@ -138,7 +138,7 @@ def looks(name: str, against: str) -> str:
         f"success beside {against}",
         "times fewer",
     ]
-    return grid(head, _looks.lines(rows_of(name), against))
+    return grid(head, _looks.lines(name, rows_of(name), against))
 
 
 def levels() -> str:

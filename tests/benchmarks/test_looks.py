@@ -21,7 +21,7 @@ def test_a_curve_stays_at_the_start_until_the_actor_begins_and_ends_with_all_tha
 
 
 def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the_threshold() -> None:
-    ours, other = lines({0: table(0.75, 0.9), 1: table(0.75, 0.9)}, "decoupled_clip")
+    ours, other = lines("sparse", {0: table(0.75, 0.9), 1: table(0.75, 0.9)}, "decoupled_clip")
     assert ours == [
         "v_dapo",
         "2,000",
@@ -34,8 +34,8 @@ def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the
 
 
 def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
-    ours, other = lines({0: table(0.75, 0.6), 1: table(0.75, 0.6)}, "decoupled_clip")
+    ours, other = lines("sparse", {0: table(0.75, 0.6), 1: table(0.75, 0.6)}, "decoupled_clip")
     assert other[3] == "> 8,000, > 8,000"
     assert ours[5] == "at least 5.33"
-    _, nobody = lines({0: table(0.6, 0.6)}, "v_dapo")
+    _, nobody = lines("sparse", {0: table(0.6, 0.6)}, "v_dapo")
     assert nobody[5] == "neither reaches it"

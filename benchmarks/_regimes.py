@@ -1,0 +1,65 @@
+"""The arms of a shipped comparison, one seed at a time: configs/comparison-<regime>.yaml, looks as rows."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks._results import Row, measured
+from benchmarks._run import ROOT, Asked, Benchmark, make_stages
+from pipeline.artifacts.artifact import Artifact
+from pipeline.statistics import ClusterBootstrap
+
+
+def benchmark_of(regime: str, doc: str) -> Benchmark:
+    """Returns the benchmark of a regime: five seeds, with all arms or those that `--arms` names."""
+    return Benchmark(regime, doc, measure_of(regime), seeds=(0, 1, 2, 3, 4), options={"arms": ""})
+
+
+def config_of(regime: str) -> str:
+    """Returns the configuration of a regime, relative to the project."""
+    return f"configs/comparison-{regime}.yaml"
+
+
+def comparison_of(regime: str) -> Any:
+    """Returns the section `comparison` of a regime's configuration."""
+    return yaml.safe_load((ROOT / config_of(regime)).read_text("utf-8"))["comparison"]
+
+
+def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
+    """Returns what makes a seed's runs and yields success of each arm at each look, and what it had paid."""
+
+    def measure(asked: Asked) -> Iterator[Row]:
+        path, run = chosen_arms(regime, asked), f"{regime}-seed{asked.seed}"
+        settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
+        make_stages(str(path), run, ("comparison",), settings, asked.data_dir)
+        found = Artifact.open(asked.data_dir / run, "comparison")
+        for look in found.table("comparison").to_pylist():
+            yield from rows_of_look(look)
+        for row in found.table("spending").to_pylist():
+            yield from measured(row["arm"], {f"rollouts of {row['stage']}": row["rollouts"]})
+
+    return measure
+
+
+def chosen_arms(regime: str, asked: Asked) -> Path:
+    """Returns a copy of the configuration with this seed alone, and the arms that are asked for."""
+    config = yaml.safe_load((ROOT / config_of(regime)).read_text("utf-8"))
+    comparison = config["comparison"]
+    names = asked.options.arms.split(",") if asked.options.arms else list(comparison["arms"])
+    comparison["arms"] = {name: comparison["arms"][name] for name in names}
+    comparison["seeds"] = [asked.seed]
+    path = asked.data_dir / f"{regime}-seed{asked.seed}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
+    return path
+
+
+def rows_of_look(look: dict[str, Any]) -> list[Row]:
+    """Returns success at a look, with its interval over clusters of tasks, and all costs before it."""
+    success = ClusterBootstrap(look["clusters"]).mean(np.array(look["rewards"]))
+    place = look["iteration"]
+    figures = {f"{cost} at {place}": look[cost] for cost in ("rollouts", "tokens", "seconds")}
+    return measured(look["arm"], {f"success at {place}": success} | figures, len(look["task_ids"]))
