@@ -16,31 +16,36 @@ from pipeline.rows import BadRowError, shown
 MAX_CALLS = 3
 """Of a session to learn from: who asks more often learns to ask, not to answer (start value)."""
 _GOOD = r"(?:all )?(?:correct|right|good|fine)\b(?!-)"
+_END = r"(?=[.,;:!]|\s*$)"
 _LOOKS = r"(?:'s| is| are| was| looks?| seems?)"
 _KINDS = "arithmetic|logical|calculation|computational|obvious|apparent|mathematical"
 _OF_ALL = r"(?: here| in (?:it|this|that|(?:your|the|this) (?:answer|solution|attempt|work|reasoning|code)))?"
 _FINE = re.compile(
     rf"\b(?:(?:answer|solution|result)(?: \S*\d\S*)?|attempt|it|this|that|everything|all){_LOOKS} {_GOOD}"
-    rf"|\byou(?:'re| are) {_GOOD}|\ball correct\b|\bnothing (?:is )?wrong\b"
+    rf"{_END}"
+    rf"|\byou(?:'re| are) {_GOOD}{_END}|\ball correct{_END}|\bnothing (?:is )?wrong{_OF_ALL}{_END}"
     rf"|(?:\b(?:no|without)|(?:\bnot|n't) (?:\w+ )?any) (?:(?:{_KINDS}) )?"
-    rf"(?:errors?|mistakes?|problems|issues)\b{_OF_ALL}"
+    rf"(?:errors?|mistakes?|problems|issues)\b(?: (?:was|were) found)?{_OF_ALL}{_END}"
 )
 """Praise of a whole attempt."""
 _CHEER = re.compile(
-    r"^\W*(?:looks? (?:good|right|correct|fine)(?: to me)?|correct|right|yes|perfect|excellent|well done"
-    r"|(?:good|great) (?:job|work))(?=[.,;:!]|\s*$)"
+    r"^(?:\W*(?:looks? (?:good|right|correct|fine)(?: to me)?|correct|right|yes|perfect|excellent|well done"
+    rf"|lgtm|verified|(?:good|great) (?:job|work)){_END})+"
 )
-"""Praise that somebody begins with, whatever follows."""
-_PARTLY = re.compile(rf"{_LOOKS} {_GOOD}|\b(?:are|were) {_GOOD}|\bso far\b")
+"""Praise that somebody begins with."""
+_PARTLY = re.compile(
+    rf"{_LOOKS} {_GOOD}|\b(?:are|were) {_GOOD}|\bso far\b"
+    r"|(?:\b(?:no|without)|(?:\bnot|n't) (?:\w+ )?any) (?:\w+ )?(?:errors?|mistakes?|issues)"
+)
 """Praise of anything, a step perhaps."""
-_DOUBT = re.compile(
-    r"\bwrong\b|\bincorrect|\bmistake|\berrors?\b|\bfail|\binvalid\b|\bnot\b|n't\b|\bno\b|\bnever\b|\bn?either\b"
-    r"|\bnone\b|\b(?:but|however|except|besides|apart|although|though|yet|if|when|where|in|now|then)\b"
-    r"|\b(?:missing|should|instead|only|almost|nearly|off|too|half|some|most|hardly|unlikely|forg[eo]t)\b"
-    r"|\b(?:doubt|sure|wait|check|recheck|fix|revise|again)\b|\bso far\b|\bup to\b|\buntil\b"
-    r"|\b(?:line|step|part)s?\b|\b(?:first|second|third|last)\b|\d|\?"
+_NEUTRAL = re.compile(
+    r"a|and|am|are|can|clear|complete|could|did|do|finish|found|great|here|i|is|job|me|now|of|see|submit|thanks?|that"
+    r"|the|there|to|very|well|done|work|working|your?|answer|solution|attempt"
 )
-"""Beside praise it may criticise, or say that the praise was of a part."""
+"""Words that say nothing against an attempt; any other beside praise may criticise, or name a part."""
+
+
+_WRONG_BY_WORD = {"true": False, "1": False, "1.0": False, "false": True, "0": True, "0.0": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +97,9 @@ def told_in(turn: Turn) -> str:
 def calls_wrong(feedback: str) -> bool | None:
     """Returns whether feedback calls an attempt wrong: unless it finds all right; None if it is unclear.
 
-    It is where it praises a part, or praises and criticises. To learn a wrong attempt is worse than to
-    leave a right one out, so doubt is doubt. Feedback may be a JSON object that says so in `correct`.
+    It is where it praises a part, or praises and says something more. To learn a wrong attempt is worse than
+    to leave a right one out, so doubt is doubt. Feedback may be a JSON object that says so in `correct` or
+    `is_correct`.
 
     Example:
         >>> calls_wrong("The answer 5 is wrong."), calls_wrong("Correct the sign in line 2.")
@@ -107,8 +113,8 @@ def calls_wrong(feedback: str) -> bool | None:
         said = json.loads(feedback)
     except (ValueError, RecursionError):
         said = None
-    if isinstance(said, dict) and isinstance(said.get("correct"), bool):
-        return not said["correct"]
+    if isinstance(said, dict):
+        return _WRONG_BY_WORD.get(str(said.get("correct", said.get("is_correct"))).casefold())
     if not feedback.strip():
         return None
     text = feedback.casefold().replace("\u2019", "'")
@@ -116,8 +122,8 @@ def calls_wrong(feedback: str) -> bool | None:
     rest, fine = _FINE.subn(" ", rest)
     if not fine and not cheers:
         return None if _PARTLY.search(text) else True
-    is_unclear = bool(_DOUBT.search(rest)) or (not fine and any(char.isalnum() for char in rest))
-    return None if is_unclear else False
+    is_clear = "?" not in rest and all(map(_NEUTRAL.fullmatch, re.findall(r"[^\W_]+", rest)))
+    return False if is_clear else None
 
 
 def class_weights(num_calls: Sequence[int]) -> list[float]:

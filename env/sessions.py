@@ -81,17 +81,18 @@ def _in_order_of_calls(asked: Any, given: Sequence[Any], replies: list[Message])
 
 
 def _message(value: Any, number: int) -> Message:
-    if not isinstance(value, Mapping) or value.get("role") not in ROLES:
+    if not isinstance(value, Mapping) or value.get("role") not in (*ROLES, "developer"):
         raise BadRowError(
             "bad_messages", f"message {number} is {shown(value)}; allowed: objects of role {', '.join(ROLES)}"
         )
+    role = "system" if value["role"] == "developer" else value["role"]  # OpenAI's newer name
     content = value.get("content")
     if isinstance(content, list):
         texts = [p["text"] for p in content if isinstance(p, Mapping) and isinstance(p.get("text"), str)]
         content = "".join(texts) if len(texts) == len(content) else content
     if content is not None and not isinstance(content, str):
         raise BadRowError("bad_content", f"content of message {number} is {shown(content)}; allowed: text")
-    return {"role": value["role"], "content": content or ""}
+    return {"role": role, "content": content or ""}
 
 
 def _calls(given: Any, number: int) -> tuple[ToolCall, ...]:
@@ -99,7 +100,7 @@ def _calls(given: Any, number: int) -> tuple[ToolCall, ...]:
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         named = function if isinstance(function, Mapping) else {}
-        name, arguments = named.get("name"), _read(named.get("arguments"), number)
+        name, arguments = named.get("name"), _read(named.get("arguments") or "{}", number)
         if not isinstance(name, str) or not isinstance(arguments, Mapping):
             raise _no_call(call, number)
         found.append(ToolCall(name, dict(arguments)))

@@ -41,6 +41,8 @@ SESSION = {
 SOLUTION = {"task": TASK, "text": Field(("text", "solution", "response", "completion")), "reward": REWARD}
 STEPS = {"task": TASK, "steps": Field(("steps",)), "label": Field(("label",)), "reward": REWARD}
 """field -> where it is looked for; the columns of steps are those of ProcessBench (arXiv:2412.06559)."""
+Key = tuple[str, str]
+"""What two rows that count once have in common: task and words, or "" and the id of a session."""
 
 
 class Solutions(Source):
@@ -93,10 +95,13 @@ def read_labelled(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Soluti
     """Returns solutions in steps with the place of the first wrong one; else as `read_solutions`."""
     known, (rows, left_out) = tasks_by_name(tasks), read_rows(source)
 
-    def labelled(row: Row, values: Mapping[str, Any]) -> tuple[Solution, str]:
+    def labelled(row: Row, values: Mapping[str, Any]) -> tuple[Solution, Key]:
         task = task_of(values["task"], known)
         text, borders, first_wrong = _labelled(values)
-        return Solution(row, task, text, _reward(values["reward"]), borders, first_wrong), text
+        return Solution(row, task, text, _reward(values["reward"]), borders, first_wrong), (
+            task.task_id,
+            text,
+        )
 
     return _read(source, rows, left_out, STEPS, labelled)
 
@@ -106,16 +111,16 @@ def _read(
     rows: Sequence[Row],
     left_out: list[LeftOut],
     fields: Mapping[str, Field],
-    solution_of: Callable[[Row, Mapping[str, Any]], tuple[Solution, str]],
+    solution_of: Callable[[Row, Mapping[str, Any]], tuple[Solution, Key]],
 ) -> tuple[list[Solution], list[LeftOut]]:
     """Returns what rows are, and those that are none; `solution_of` also says what makes two the same."""
-    columns, found = columns_in(rows, fields, source.columns), dict[tuple[str, str], Solution]()
+    columns, found = columns_in(rows, fields, source.columns), dict[Key, Solution]()
     for row in rows:
         try:
             solution, key = solution_of(row, values_of(row, columns, fields))
-            if other := found.get((solution.task.task_id, key)):
+            if other := found.get(key):
                 raise BadRowError("duplicate", f"says the same as row {other.row.number}")
-            found[solution.task.task_id, key] = solution
+            found[key] = solution
         except BadRowError as error:
             left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
     if not found:
@@ -126,9 +131,9 @@ def _read(
     return list(found.values()), left_out
 
 
-def _solution(row: Row, values: Mapping[str, Any], known: Mapping[str, Task | None]) -> tuple[Solution, str]:
+def _solution(row: Row, values: Mapping[str, Any], known: Mapping[str, Task | None]) -> tuple[Solution, Key]:
     task, text = _to_learn(task_of(values["task"], known)), _message(values)
-    return Solution(row, task, text, _reward(values["reward"])), text
+    return Solution(row, task, text, _reward(values["reward"])), (task.task_id, text)
 
 
 def _to_learn(task: Task) -> Task:
@@ -141,7 +146,7 @@ def _to_learn(task: Task) -> Task:
 
 def _session(
     row: Row, values: Mapping[str, Any], known: Mapping[str, Task | None], others: bool
-) -> tuple[Solution, str]:
+) -> tuple[Solution, Key]:
     """Returns a session; of two with one `session_id` the second is a duplicate, whatever it says.
 
     An agent may well say the same twice, so sessions with ids are told apart by these alone.
@@ -162,7 +167,8 @@ def _session(
     else:
         raise BadRowError("no_task", f"unknown here, or held out: {shown(said[1])}")
     solution = Solution(row, _to_learn(task), "", _reward(values["reward"]), session=session)
-    return solution, session.key if values["session"] is None else str(values["session"])
+    name = values["session"]
+    return solution, (task.task_id, session.key) if name is None else ("", str(name))
 
 
 def _names_of(task: Task) -> set[str]:

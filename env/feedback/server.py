@@ -26,6 +26,8 @@ from pipeline.processes.life import sign_of_life
 MAX_IN_FLIGHT = 16
 """Requests of one process at once."""
 MAX_TRIES = 4
+SIGN_SECONDS = 30.0
+"""Between two signs of life of a player that waits for answers: low rates and long time-outs are no hang."""
 MAX_BYTES = 2**20
 """Of a response; 2,000 tokens take some 10 kB."""
 BREAKER_FAILURES, BREAKER_SECONDS = 5, 30.0
@@ -152,10 +154,14 @@ class Server:
         """Returns the answers that are there; at least one if it may wait and one is due."""
         answers, self._known = self._known, []
         while self._waiting:
+            block = wait and not answers
             try:
-                key, answer = self._done.get(block=wait and not answers)
+                key, answer = self._done.get(block, timeout=SIGN_SECONDS)
             except queue.Empty:
-                break
+                if not block:
+                    break
+                sign_of_life("a wait for the feedback server")  # every try ends, and so do waits between them
+                continue
             if isinstance(answer, Exception):
                 raise answer
             answers += [replace(answer, rollout_id=name) for name in self._waiting.pop(key)]
@@ -176,7 +182,6 @@ class Server:
 
     def call(self, ask: Ask) -> Answer:
         """Returns what one try, without the store, brings; raises CallError."""
-        sign_of_life("a call of the feedback server")  # where a player waits for nothing else
         raw = self._response(self.body(ask))
         try:
             data = json.loads(raw)

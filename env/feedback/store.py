@@ -38,24 +38,35 @@ class AnswerStore:
 
 
 class RateLimit:
-    """Spreads requests of all processes evenly: a locked file holds the time of the next one."""
+    """Spreads requests of all processes evenly: a locked file holds when the last one was sent.
+
+    Nobody reserves a time, so whoever dies while it waits holds nobody up; nor does a lower rate of before.
+    """
 
     def __init__(self, folder: Path, per_minute: float | None) -> None:
-        self._path, self._per_minute = folder / "next_request", per_minute
+        self._path = folder / "last_request"
+        self._seconds = 60 / per_minute if per_minute is not None else 0.0
 
     def wait(self) -> None:
         """Returns when the caller may send its request."""
-        if self._per_minute is None:
-            return
+        while (seconds := self._until_mine()) > 0:
+            time.sleep(seconds)
+
+    def _until_mine(self) -> float:
+        """Returns 0 once the request is the caller's to send, else for how long it cannot be."""
+        if not self._seconds:
+            return 0.0
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             now = time.time()
-            mine = max(now, _number(file.read()))
+            due = min(_number(file.read()), now) + self._seconds
+            if due > now:
+                return due - now
             file.truncate(0)
-            file.write(str(mine + 60 / self._per_minute))
-        time.sleep(mine - now)
+            file.write(str(now))
+        return 0.0
 
 
 def _number(text: str) -> float:

@@ -1,6 +1,7 @@
 r"""Whether a text tells an answer: any number in it that equals gold, however it is written."""
 
 import re
+from decimal import Decimal
 
 from env.feedback.leak_guard import in_digits
 from env.math.quantities import quantity
@@ -16,6 +17,13 @@ _NUMBER = re.compile(
 )
 _PLACE = re.compile(r"\b(?:steps?|lines?|attempts?|parts?)\s*\#?\s*$", re.IGNORECASE)
 """Before a number that says which one, not how many."""
+_PARTS = {"half": 2, "halves": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4}
+_SHARE = re.compile(rf"\b(?:(\d+|an?)[\s-]+)?({'|'.join(_PARTS)})\b", re.IGNORECASE)
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "e": 1}
+_SCALED = re.compile(
+    r"(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)(?:\s+(thousand|million|billion)\b|e\+?(\d{1,2})(?![\w.]))",
+    re.IGNORECASE,
+)
 MOST_PLACE = 20
 """A higher number is no number of a step."""
 
@@ -36,6 +44,7 @@ def tells_answer(task: Task, text: str) -> bool:
     if gold is None:
         return _squeezed(answer) in _squeezed(text)
     text = " ; ".join(in_digits(spelt(text.replace("\u2044", "/"))))
+    text = f"{text} ; {spoken(text)}"
     is_share = gold.unit is not None and gold.unit[0] == "share"
     told = {abs(gold.value), abs(gold.value) * (100 if is_share else 1)}
     for found in _NUMBER.finditer(text):
@@ -48,5 +57,26 @@ def tells_answer(task: Task, text: str) -> bool:
     return False
 
 
+def spoken(text: str) -> str:
+    """Returns a text with shares, large numbers and powers of ten as numbers, as people write them.
+
+    Example:
+        >>> spoken("1 half, 3 quarters, 3 over 4, 1.5 thousand, 2e6, 1 500 and a dozen")
+        '1/2, 3/4, 3/4, 1500, 2000000, 1500 and 12'
+    """
+    text = re.sub(r"(?<![\d.])(\d{1,3})((?: \d{3})+)(?![\d.])", lambda m: m[1] + m[2].replace(" ", ""), text)
+    text = re.sub(r"\b(?:an?\s+)?dozen\b", "12", re.sub(r"(\d)\s+over\s+(\d)", r"\1/\2", text))
+    text = _SHARE.sub(lambda m: f"{m[1] if (m[1] or 'a').isdigit() else 1}/{_PARTS[m[2].casefold()]}", text)
+    return _SCALED.sub(_unscaled, text)
+
+
+def _unscaled(found: re.Match[str]) -> str:
+    number = Decimal(found[1]) * _SCALES[(found[2] or "e").casefold()] * 10 ** int(found[3] or 0)
+    return f"{number.normalize():f}"
+
+
 def _squeezed(text: str) -> str:
-    return "".join(text.split()).casefold()
+    """Returns a formula without what only looks: blanks, brackets, signs of multiplication."""
+    return re.sub(
+        r"[\s\\{}()*\u00b7\u00d7]", "", text.casefold().replace("\u221a", "sqrt").replace("cdot", "")
+    )

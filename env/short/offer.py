@@ -1,6 +1,5 @@
 """What questions with short answers offer to the stages: rows to tasks, one message, no word on steps."""
 
-import re
 from collections.abc import Sequence
 from random import Random
 
@@ -9,8 +8,9 @@ from env.chat.plain import PlainStyle
 from env.chat.style import ChatStyle
 from env.offer import Demonstrators, EnvironmentOffer, TaskSet
 from env.protocol import Action
-from env.short.answers import LETTERS, AnswerKey, normal_answer
+from env.short.answers import LETTERS, AnswerKey
 from env.short.environment import ShortAnswers
+from env.short.leaks import tells_answer
 from env.short.questions import FIELDS, problem_of
 from env.sources import TableTasks, read_tasks
 from pipeline.types import Task
@@ -45,16 +45,6 @@ def demonstrate(
 def check_task(task: Task) -> None:
     """Raises ValueError unless the task's ground truth is a key."""
     AnswerKey.from_text(task.ground_truth)
-
-
-def tells_answer(task: Task, text: str) -> bool:
-    """Returns whether a text says a right answer, or the letter of the right choice as one."""
-    key, said = AnswerKey.from_text(task.ground_truth), f" {normal_answer(text)} "
-    if any(f" {normal_answer(answer)} " in said for answer in key.answers):
-        return True
-    letter = LETTERS[key.right]
-    named = rf"\b(?:answer|option|choice|choose|pick|select|is|was|be)\W+{letter}\b|\({letter}\)|\b{letter}\)"
-    return bool(key.choices) and re.search(named, text) is not None
 
 
 SHORT = EnvironmentOffer(

@@ -17,6 +17,12 @@ from stages.settings import Config
 from stages.wiring.feedback import server_of
 from stages.wiring.preflight import check_client
 
+UNUSABLE = {
+    "cut_off": "a larger feedback.max_tokens: it thought to the end, or a model that does not think",
+    "empty": "another feedback.model: it says nothing",
+    "refusal": "mend the server, or another feedback.model: this is an error or a refusal as a text",
+}
+"""What a server that works never answers to the sample -> what to do."""
 SAMPLE = """TASK
 > user: Reply with the name of the colour that is asked for, in capital letters, and nothing else.
 > user: Which colour has a clear sky at noon?
@@ -59,6 +65,11 @@ def run(options: argparse.Namespace) -> int:
         texts.append(answer.text)
     seconds = (time.monotonic() - began) / 2
     shown = guarded(texts[0], lambda text: False)
+    if (status := answer.status if answer.status != "ok" else shown.status) in UNUSABLE:
+        raise ConfigError(
+            f"feedback.url = {settings.url}, feedback.model = {settings.model}: no feedback ({status}: "
+            f"{texts[0][:200]!r}). Next: {UNUSABLE[status]}"
+        )
     lines = [
         f"{settings.url} answers as {settings.model}: {seconds:.1f} s, {answer.num_tokens} tokens each",
         f"answer: {texts[0][:2000]}",

@@ -82,6 +82,8 @@ def _words(number: int, stage: str, file: Path, code: int) -> tuple[str, ExitCod
     again = "the same command goes on"
     if known == ExitCode.QUALITY:
         again = f"mend its cause, then {again}; or SET='--round {number + 1}' leaves this round as it is"
+    if known == ExitCode.FAILED_ITEMS:
+        again = f"remove the cause, then make {stage} CONFIG={file} SET=--repair, then {again}"
     return (
         f"round {number} ended with {code} in its stage {stage} (configuration {file}); see above. "
         f"What was served before is served still. Next: {again}"

@@ -16,7 +16,7 @@ from env.play.coder import Coder
 from env.play.player import Player
 from env.play.recorded import recorded_rollout
 from env.play.requests import EpisodeRequest, PlaySettings
-from env.protocol import Action
+from env.protocol import Action, ToolCall
 from env.sessions import replies_of, said_in, session_of
 from env.solutions import Solution, Solutions, read_solutions
 from pipeline.engines.scripted import ScriptedEngine
@@ -142,8 +142,16 @@ def test_equal_sessions_count_once_unless_ids_tell_them_apart(tmp_path: Path) ->
     one = row(TRAIN[0])
     assert read(tmp_path / "g.jsonl", [one, one | {"guided": True}])[1] == {2: "guided"}
     assert read(tmp_path / "a.jsonl", [one, one])[1] == {2: "duplicate"}
-    named = [one | {"session_id": name} for name in ("a", "b", "a")]
-    assert read(tmp_path / "b.jsonl", named)[1] == {3: "duplicate"}
+    named = [one | {"session_id": name} for name in ("a", "b", "a")] + [row(TRAIN[1]) | {"session_id": "b"}]
+    assert read(tmp_path / "b.jsonl", named)[1] == {3: "duplicate", 4: "duplicate"}
+
+
+def test_what_openai_says_otherwise_is_read_as_well() -> None:
+    messages = named("look", "")
+    messages[0]["role"] = "developer"
+    found = session_of(messages)
+    assert found.opening == ({"role": "system", "content": "x"},)
+    assert found.turns[0].calls == (ToolCall("look", {}),)
 
 
 def changed(number: int, **changes: Any) -> list[dict[str, Any]]:

@@ -14,9 +14,11 @@ import pytest
 import yaml
 
 from pipeline.artifacts.lock import Lock
+from pipeline.artifacts.runner import run_stage
 from pipeline.artifacts.signals import StopRequested
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.served import POINTER, served_policy
+from stages.settings import Config
 from tests.stages import toy_rounds
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +99,30 @@ def test_what_is_damaged_or_was_taken_back_is_not_served_and_settled_by_the_next
     with pytest.raises(ArtifactError, match="never promoted"):
         serves(folder)
     assert rounds(folder, "continue") == 0
+    assert serves(folder) == "r actor"
+
+
+def test_another_policy_of_the_run_s_own_is_not_served_once_rounds_were_held_against_one(
+    rounds: Rounds, tmp_path: Path
+) -> None:
+    folder = begun(tmp_path / "lab")
+    assert rounds(folder, "continue") == 0
+    remade = folder / "r" / "actor"
+    remade.rename(folder / "r" / "_old_actor")
+    config = folder / "r.yaml"
+    assert run_stage(toy_rounds.fake("actor", weights="others"), Config, [str(config)]) == 0
+    with pytest.raises(ArtifactError, match="was never promoted"):
+        serves(folder)
+    assert rounds(folder, "roll_back") == ExitCode.ARTIFACT
+    with pytest.raises(ArtifactError, match="was never promoted"):
+        serves(folder)
+    shutil.rmtree(remade)
+    (folder / "r" / "_old_actor").rename(remade)
+    config.write_text(
+        config.read_text() + "stored: {objective: {kind: likelihood}}\nevaluation: {of: stored}\n"
+    )
+    assert run_stage(toy_rounds.fake("stored"), Config, [str(config)]) == 0
+    assert rounds(folder, "roll_back") == ExitCode.ARTIFACT
     assert serves(folder) == "r actor"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 import stages.wiring.player
+from env.offer import EnvironmentOffer
 from env.phone.offer import PHONE
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.runner import run_stage
@@ -24,12 +26,12 @@ from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.served import due, served_policy
 from pipeline.tables import rollouts_table
-from pipeline.types import Event
+from pipeline.types import Event, Rollout
 from stages.bodies.replay import is_new, refuse_strangers
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import chain_of
-from stages.wiring.monitoring import monitoring_row
+from stages.wiring.monitoring import monitoring_rows
 from stages.wiring.rounds import play_round, round_config
 from tests.rollouts import rollout
 from tests.stages import toy_rounds
@@ -231,16 +233,23 @@ def test_a_row_counts_rollouts_that_are_unsafe_once_and_what_satisfies(chain: La
         replace(one, reward=0.0, finish_reason="ended", events=(made_up,)),
         replace(one, reward=None, finish_reason="failed", events=(made_up,)),
     ]
-    found = monitoring_row(3, "candidate", rollouts, PHONE)
+
+    def row_of(rollouts: Sequence[Rollout], offer: EnvironmentOffer = PHONE) -> dict[str, Any]:
+        [found] = monitoring_rows(3, {"candidate": rollouts}, offer)
+        return found
+
+    found = row_of(rollouts)
     assert (found["rollouts"], found["failed"], found["unsafe"], found["reward_sum"]) == (3, 1, 2, 2.0)
     assert found["success"] == pytest.approx(2 / 3)
     assert found["satisfaction"] == pytest.approx((1 + 0.85 + 0) / 3)
     silent = replace(PHONE, satisfaction=None, unsafe=frozenset())
-    assert monitoring_row(3, "candidate", rollouts, silent)["satisfaction"] is None
-    assert monitoring_row(3, "candidate", rollouts, silent)["unsafe"] == 0
-    assert monitoring_row(3, "candidate", rollouts[3:], PHONE)["success"] is None
+    assert row_of(rollouts, silent)["satisfaction"] is None
+    assert row_of(rollouts, silent)["unsafe"] == 0
+    assert row_of(rollouts[3:])["success"] is None
     priced = [replace(rollouts[0], reward=0.95), replace(rollouts[2], reward=-0.1)]
-    assert monitoring_row(3, "candidate", priced, replace(PHONE, feedback_tool=True))["reward_sum"] == 1
+    assert row_of(priced, replace(PHONE, feedback_tool=True))["reward_sum"] == 1
+    one_below = monitoring_rows(3, {"baseline": rollouts[:3], "candidate": priced}, PHONE)
+    assert [row["reward_sum"] for row in one_below] == [2.0, 1.0]
 
 
 def row(

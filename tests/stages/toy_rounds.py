@@ -35,7 +35,7 @@ UNGRADED = 0
 """Rollouts of a candidate that nobody could grade."""
 
 
-def fake(name: str, decision: str = "") -> Stage[Any, Any]:
+def fake(name: str, decision: str = "", weights: str = "") -> Stage[Any, Any]:
     """Returns a stage with the inputs of the real one in a round; a policy that it trains is words."""
 
     def make(start: Start[Any], work: None) -> None:
@@ -43,7 +43,7 @@ def fake(name: str, decision: str = "") -> Stage[Any, Any]:
         if folder is not None:
             output = start.output(folder)
             output.mkdir(parents=True, exist_ok=True)
-            (output / "weights").write_text(f"{start.run_dir.name} {name}")
+            (output / "weights").write_text(weights or f"{start.run_dir.name} {name}")
         if name != "promotion":
             start.finish(done=1)
             return

@@ -225,6 +225,16 @@ def test_no_value_of_a_customers_profile_gets_through_and_names_of_fields_do() -
         (r"\frac{7}{2}", "It is 3\u00bd."),
         (r"\frac{1}{2}", "It is .5 exactly."),
         (r"\frac{1}{2}", "That is 50%."),
+        (r"\frac{1}{2}", "It is one half."),
+        (r"\frac{3}{4}", "Three quarters of it."),
+        (r"\frac{3}{4}", "It is 3 over 4."),
+        ("1500", "Some 1.5 thousand."),
+        ("1500", "It is 1 500."),
+        ("2000000", "It is 2 million."),
+        ("2000000", "It is 2e6."),
+        ("12", "A dozen."),
+        (r"3\sqrt{2}", "It is 3\u221a2."),
+        (r"3\sqrt{2}", "It is 3*sqrt(2)."),
         ("x^2+1", "It is x^2 + 1."),
     ],
 )
@@ -239,6 +249,7 @@ def test_an_answer_of_mathematics_is_found_in_many_notations(gold: str, text: st
         ("2", "Line 2 forgets a term; attempt #2 too."),
         ("12", "You wrote 13 and 120, both are wrong."),
         ("-3", "You forgot the sign of 4."),
+        (r"\frac{1}{4}", "In step 3 you took a third of it."),
         (r"\frac{1}{2}", "You divided by 3."),
     ],
 )
@@ -253,7 +264,21 @@ def test_short_answers_and_letters_of_choices_are_answers() -> None:
     assert not gives_away(paris, "Comparison helps.")
     second = replace(TASK, ground_truth=AnswerKey(("the sun",), ("the moon", "the sun"), 1).to_text())
     assert all(gives_away(second, text) for text in ("It is the Sun.", "choose B", "(B) fits", "answer: B"))
+    named = (
+        "Answer: **B**",
+        "Option B.",
+        "B is correct.",
+        "Go with B.",
+        "It's B.",
+        "Try B instead.",
+        "B",
+        "Use (b).",
+    )
+    assert [text for text in (*named, "The letter is b.") if not gives_away(second, text)] == []
     assert not gives_away(second, "A closer look: B vitamins play no part.")
+    number = replace(TASK, ground_truth=AnswerKey(("42",)).to_text())
+    assert gives_away(number, "It is forty-two.")
+    assert not gives_away(number, "It is even.")
 
 
 def test_a_solution_and_hidden_tests_are_answers_and_public_tests_are_not() -> None:

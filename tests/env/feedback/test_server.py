@@ -168,20 +168,39 @@ def test_a_defect_reaches_whoever_collects(tmp_path: Path, monkeypatch: pytest.M
 def test_requests_of_all_processes_are_spread_over_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, waits = 1000.0, list[float]()
-    monkeypatch.setattr(store.time, "time", lambda: now)
-    monkeypatch.setattr(store.time, "sleep", waits.append)
-    one, other = RateLimit(tmp_path, 30), RateLimit(tmp_path, 30)
-    for limit in (one, other, one):
+    now = 1000.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def waited(limit: RateLimit) -> float:
+        began = now
         limit.wait()
-    now = 1100.0
-    other.wait()
-    assert waits == [0.0, 2.0, 4.0, 0.0]
-    (tmp_path / "next_request").write_text("torn by a kil")
-    one.wait()
-    assert waits[-1] == 0.0
-    RateLimit(tmp_path / "none", None).wait()
+        return now - began
+
+    monkeypatch.setattr(store.time, "time", lambda: now)
+    monkeypatch.setattr(store.time, "sleep", sleep)
+    one, other = RateLimit(tmp_path, 30), RateLimit(tmp_path, 30)
+    assert [waited(limit) for limit in (one, other, one)] == [0.0, 2.0, 2.0]
+    now += 100.0
+    assert waited(other) == 0.0
+    (tmp_path / "last_request").write_text("torn by a kil")
+    assert waited(one) == 0.0
+    assert waited(RateLimit(tmp_path, 600)) == pytest.approx(0.1)  # not what the lower rate had left
+    assert waited(RateLimit(tmp_path / "none", None)) == 0.0
     assert not (tmp_path / "none").exists()
+
+
+def test_whoever_waits_for_a_slow_server_gives_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs = list[str]()
+    monkeypatch.setattr(module, "sign_of_life", signs.append)
+    monkeypatch.setattr(module, "SIGN_SECONDS", 0.02)
+    with stub(lambda body: replace(said("Ask first."), seconds=0.3)) as served:
+        answers(served.url, tmp_path)
+    assert len(signs) > 3
 
 
 @pytest.mark.parametrize(
