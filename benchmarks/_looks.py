@@ -16,8 +16,8 @@ Seeds = Mapping[int, Table]
 """Seed -> the rows of its looks."""
 
 
-def curves_by_arm(tables: Seeds) -> Curves:
-    """Returns arm -> seed -> success along the rollouts of a run, as a comparison's report has it.
+def curves_by_arm(tables: Seeds, cost: str = "rollouts") -> Curves:
+    """Returns arm -> seed -> success along what a run had cost, as a comparison's report has it.
 
     Results keep no tasks: those of a look are one cluster, so what is made of several curves varies with
     seeds alone.
@@ -27,26 +27,26 @@ def curves_by_arm(tables: Seeds) -> Curves:
         for row in table.rows:
             run = {"arm": row.variant, "seed": seed}
             if found := SUCCESS.match(row.metric):
-                paid = table(row.variant, f"rollouts at {found[1]}")
+                paid = table(row.variant, f"{cost} at {found[1]}")
                 looks.append(
                     run
                     | {
                         "iteration": int(found[1]),
                         "clusters": ["all"],
                         "rewards": [row.value],
-                        "rollouts": paid,
+                        cost: paid,
                     }
                 )
             elif row.metric.startswith(SPENT):
                 spending.append(run | {"rollouts": row.value})
-    return curves_of(looks, spending, "rollouts")
+    return curves_of(looks, spending, cost)
 
 
 def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     """Returns a line for each arm that all seeds have: rollouts paid, success, rollouts to the threshold.
 
-    Then its success less that of `against` for as many rollouts, and how many times its rollouts `against`
-    needs to the threshold.
+    Then its success less that of `against` for as many rollouts, and how many times its rollouts, generated
+    tokens and seconds `against` needs to the threshold.
     """
     comparison = comparison_of(regime)
     goal, found = comparison["threshold"], []
@@ -61,17 +61,23 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
             f"{cost:,.0f}" if np.isfinite(cost) else f"> {curve.costs[-1]:,.0f}"
             for cost, curve in zip(costs, own, strict=True)
         )
-        beside = ["", ""]
+        beside = ["", "", "", ""]
         if arm != against and against in curves:
-            beside = _beside(compared(own, curves[against], budget=budget, threshold=goal, seed=0))
+            judged = compared(own, curves[against], budget=budget, threshold=goal, seed=0)
+            beside = [interval_words(judged.difference, 3), times(judged)]
+            for cost in ("tokens", "seconds"):
+                by_cost = curves_by_arm(tables, cost)
+                pair = ([by_cost[name][seed] for seed in tables] for name in (arm, against))
+                beside.append(times(compared(*pair, budget=0, threshold=goal, seed=0)))
         found.append([arm, f"{budget:,.0f}", interval_words(end, 3), reached, *beside])
     return found
 
 
-def _beside(judged: Compared) -> list[str]:
+def times(judged: Compared) -> str:
+    """Returns the ratio of what two arms pay to the threshold, or the bounds that censored runs leave."""
     if np.isfinite(judged.ratio.value):
-        return [interval_words(judged.difference, 3), interval_words(judged.ratio, 2)]
+        return interval_words(judged.ratio, 2)
     least, most = judged.ratio_at_least, judged.ratio_at_most
     bounds = [f"at least {least:.2f}"] * bool(np.isfinite(least) and least > 0)
     bounds += [f"at most {most:.2f}"] * bool(np.isfinite(most))
-    return [interval_words(judged.difference, 3), ", ".join(bounds) or "neither reaches it"]
+    return ", ".join(bounds) or "neither reaches it"

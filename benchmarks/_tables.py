@@ -136,7 +136,9 @@ def looks(name: str, against: str) -> str:
         "success",
         "rollouts to the threshold",
         f"success beside {against}",
-        "times fewer",
+        "times fewer rollouts",
+        "tokens",
+        "seconds",
     ]
     return grid(head, _looks.lines(name, rows_of(name), against))
 

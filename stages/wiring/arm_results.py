@@ -1,5 +1,6 @@
 """What the runs of a comparison came to: the looks at each, and all that it cost."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def result_of(run: ArmRun) -> Result:
         by_iteration,
         own,
         returns,
-        {int(r.name.split("-")[0]): _all_of(r) for r in refreshes_of(run.run_dir)},
+        _refreshes(run.run_dir),
         _looks(run.run_dir / "actor"),
         clusters,
     )
@@ -136,6 +137,14 @@ def _looks(actor: Path) -> dict[int, list[dict[str, Any]]]:
         if row["reward"] is not None:
             looks.setdefault(row["iteration"], []).append(row)
     return dict(sorted(looks.items()))
+
+
+def _refreshes(run_dir: Path) -> dict[int, np.ndarray]:
+    """Returns iterations before a refresh -> its cost; several of one iteration add up."""
+    found = defaultdict[int, np.ndarray](lambda: np.zeros(3))
+    for refresh in refreshes_of(run_dir):
+        found[int(refresh.name.split("-")[0])] += _all_of(refresh)
+    return dict(found)
 
 
 def _all_of(run_dir: Path) -> np.ndarray:

@@ -40,7 +40,11 @@ class Oracle:
         for continuation in fresh:
             if continuation.reward is not None:
                 rewards[continuation.prompt_token_ids].append(continuation.reward)
+        every = [reward for some in rewards.values() for reward in some]
+        mean = fmean(every) if every else 0.5  # of a state whose continuations all failed: it says nothing
         return [
-            np.array([fmean(rewards[state_tokens(rollout, step.step_index)]) for step in rollout.steps])
+            np.array(
+                [fmean(rewards[state_tokens(rollout, step.step_index)] or [mean]) for step in rollout.steps]
+            )
             for rollout in rollouts
         ]

@@ -1,17 +1,25 @@
 """Arms of several seeds side by side, of looks whose curves are known."""
 
 from benchmarks._looks import curves_by_arm, lines
-from benchmarks._results import Table, measured
+from benchmarks._results import Row, Table, measured
 
 
 def table(method: float, other: float) -> Table:
-    """Both start at .1; the method pays 1,000 stored rollouts and ends after 2,000, the other after 8,000."""
-    rows = measured("v_dapo", {"success at -1": 0.1, "rollouts at -1": 0, "rollouts of actor": 1000})
-    rows += measured("v_dapo", {"success at 0": 0.55, "rollouts at 0": 1000, "rollouts of rollouts": 1000})
-    rows += measured("v_dapo", {"success at 2": method, "rollouts at 2": 2000})
-    rows += measured("decoupled_clip", {"success at -1": 0.1, "rollouts at -1": 0})
-    rows += measured("decoupled_clip", {"success at 0": 0.1, "rollouts at 0": 0, "rollouts of actor": 8000})
-    return Table([*rows, *measured("decoupled_clip", {"success at 40": other, "rollouts at 40": 8000})])
+    """Both start at .1; the method pays 1,000 stored rollouts and ends after 2,000, the other after 8,000.
+
+    A rollout of the method has twice as many tokens, and takes four times as long.
+    """
+
+    def look(arm: str, at: int, success: float, paid: int) -> list[Row]:
+        tokens, seconds = (20, 4) if arm == "v_dapo" else (10, 1)
+        costs = {"rollouts": paid, "tokens": tokens * paid, "seconds": seconds * paid}
+        return measured(arm, {f"success at {at}": success} | {f"{of} at {at}": x for of, x in costs.items()})
+
+    rows = look("v_dapo", -1, 0.1, 0) + look("v_dapo", 0, 0.55, 1000) + look("v_dapo", 2, method, 2000)
+    rows += measured("v_dapo", {"rollouts of rollouts": 1000, "rollouts of actor": 1000})
+    rows += look("decoupled_clip", -1, 0.1, 0) + look("decoupled_clip", 0, 0.1, 0)
+    rows += look("decoupled_clip", 40, other, 8000)
+    return Table([*rows, *measured("decoupled_clip", {"rollouts of actor": 8000})])
 
 
 def test_a_curve_stays_at_the_start_until_the_actor_begins_and_ends_with_all_that_was_paid() -> None:
@@ -29,8 +37,10 @@ def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the
         "1,500, 1,500",
         "0.450 [0.450, 0.450]",
         "3.67 [3.67, 3.67]",
+        "1.83 [1.83, 1.83]",
+        "0.92 [0.92, 0.92]",
     ]
-    assert other == ["decoupled_clip", "8,000", "0.900 [0.900, 0.900]", "5,500, 5,500", "", ""]
+    assert other == ["decoupled_clip", "8,000", "0.900 [0.900, 0.900]", "5,500, 5,500", "", "", "", ""]
 
 
 def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:

@@ -88,13 +88,15 @@ def test_a_known_difference_and_a_known_ratio_are_covered() -> None:
 
 
 @pytest.mark.usefixtures("few_resamples")
-def test_arms_that_are_alike_are_seldom_told_apart() -> None:
+@pytest.mark.parametrize("seeds", [4, 8])
+def test_arms_that_are_alike_are_seldom_told_apart(seeds: int) -> None:
+    """However few seeds: unstretched, the intervals of four told an eighth of these apart."""
     rng, p_values = np.random.default_rng(3), []
-    for trial in range(60):
-        first, second = arm(rng, 0.0004, 8), arm(rng, 0.0004, 8)
+    for trial in range(100):
+        first, second = arm(rng, 0.0004, seeds, 0.3), arm(rng, 0.0004, seeds, 0.3)
         found = compared(first, second, budget=500, threshold=0.3, seed=trial)
         p_values.append((found.difference_p, found.ratio_p))
-    assert np.all(np.mean(np.array(p_values) < 0.05, axis=0) <= 0.15)
+    assert np.all(np.mean(np.array(p_values) < 0.05, axis=0) <= 0.1)
 
 
 def test_what_two_arms_share_by_seed_drops_out_of_their_difference() -> None:
