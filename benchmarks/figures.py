@@ -3,11 +3,13 @@
 python -m benchmarks.figures            # make figures
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks._looks import curves_by_arm
+from benchmarks._regimes import comparison_of
 from benchmarks._results import Row, Table
 from benchmarks._run import ROOT
 from benchmarks._tables import over_seeds, rows_of
@@ -82,13 +84,13 @@ def drift() -> str:
     return draw("drift", paint, size=(6, 4))
 
 
-def sparse() -> str:
-    """Returns success of the arms of `sparse` along all rollouts that they paid for, a curve per arm.
+def regime(name: str) -> str:
+    """Returns success of the arms of a regime along all rollouts that they paid for, a curve per arm.
 
     Means over the seeds that an arm has, with intervals over these.
     """
     entries: list[dict[str, float]] = []
-    for arm, by_seed in curves_by_arm(rows_of("sparse")).items():
+    for arm, by_seed in curves_by_arm(rows_of(name)).items():
         own = list(by_seed.values())
         paid = np.linspace(0, np.mean([curve.costs[-1] for curve in own]), POINTS)
         entries += [
@@ -96,11 +98,13 @@ def sparse() -> str:
             for cost, found in zip(paid.tolist(), mean_success(own, paid, 0), strict=True)
         ]
     arms = ("v_dapo", "no_critic", "decoupled_clip")
-    return curves("sparse", entries, arms, x="rollouts", y_label="success of first tries", level=0.65)
+    level = comparison_of(name)["threshold"]
+    return curves(name, entries, arms, x="rollouts", y_label="success of first tries", level=level)
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, make in (("critic_quality", quality), ("critic_drift", drift), ("sparse", sparse)):
+    regimes = ("sparse", partial(regime, "sparse")), ("dense", partial(regime, "dense"))
+    for name, make in (("critic_quality", quality), ("critic_drift", drift), *regimes):
         (FOLDER / f"{name}.svg").write_text(make() + "\n", encoding="utf-8")
         print(f"wrote docs/figures/{name}.svg")

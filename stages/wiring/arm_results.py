@@ -105,7 +105,7 @@ def result_of(run: ArmRun) -> Result:
         by_iteration,
         own,
         returns,
-        _refreshes(run.run_dir),
+        refresh_costs(run.run_dir),
         _looks(run.run_dir / "actor"),
         clusters,
     )
@@ -139,10 +139,17 @@ def _looks(actor: Path) -> dict[int, list[dict[str, Any]]]:
     return dict(sorted(looks.items()))
 
 
-def _refreshes(run_dir: Path) -> dict[int, np.ndarray]:
-    """Returns iterations before a refresh -> its cost; several of one iteration add up."""
-    found = defaultdict[int, np.ndarray](lambda: np.zeros(3))
-    for refresh in refreshes_of(run_dir):
+def refresh_costs(run_dir: Path) -> dict[int, np.ndarray]:
+    """Returns iterations before a refresh -> its cost; several of one iteration add up.
+
+    Of an actor that is complete those that it names: an earlier one, begun afresh, may have left others.
+    """
+    runs, found = refreshes_of(run_dir), defaultdict[int, np.ndarray](lambda: np.zeros(3))
+    if read_manifest(run_dir / "actor"):
+        report = Artifact.open(run_dir, "actor").report
+        named = {*report.get("refreshes", ()), *report.get("refused_refreshes", ())}
+        runs = [run for run in runs if run.relative_to(run_dir).as_posix() in named]
+    for refresh in runs:
         found[int(refresh.name.split("-")[0])] += _all_of(refresh)
     return dict(found)
 

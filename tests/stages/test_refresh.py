@@ -1,5 +1,6 @@
 """A refresh of the critic: what it starts from, what it finds free, how it ends."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pipeline.errors import ArtifactError, ExitCode
 from pipeline.hardware import check_gpus
 from stages.actor import STAGE
 from stages.settings import Config
+from stages.wiring.arm_results import refresh_costs
 from stages.wiring.refresh import STAGES, critic_folder, policy_folder, refreshed
 from stages.wiring.watch import Watch
 from tests.stages.conftest import CRITIC
@@ -191,3 +193,8 @@ def test_a_critic_may_be_made_for_the_actor_as_it_starts(chain, tmp_path):
     first = {r.policy_digest for r in lab.rollouts("actor") if r.iteration == 0}
     assert first == {made["critic_report"].report["policy_digest"]}
     assert [look["alpha"] for look in lab.artifact("actor").report["drift"]] == [0.5, 0.5]
+    paid = refresh_costs(lab.run_dir)
+    assert list(paid) == [0]
+    assert paid[0].min() > 0
+    shutil.copytree(lab.run_dir / run, lab.run_dir / "refresh" / "00000-of-an-actor-before")
+    assert (refresh_costs(lab.run_dir)[0] == paid[0]).all()
