@@ -3,6 +3,7 @@
 python -m benchmarks.figures            # make figures
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from benchmarks._looks import curves_by_arm
 from benchmarks._regimes import comparison_of
 from benchmarks._results import Row, Table
 from benchmarks._run import ROOT
-from benchmarks._tables import over_seeds, rows_of
+from benchmarks._tables import over_seeds, present, rows_of
 from pipeline.comparison import mean_success
 from pipeline.report.canvas import BLUE, GREY, RED, draw
 from pipeline.report.plots import curves
@@ -104,7 +105,8 @@ def regime(name: str) -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    regimes = ("sparse", partial(regime, "sparse")), ("dense", partial(regime, "dense"))
-    for name, make in (("critic_quality", quality), ("critic_drift", drift), *regimes):
+    figures: dict[str, Callable[[], str]] = {"critic_quality": quality, "critic_drift": drift}
+    figures |= {name: partial(regime, name) for name in ("sparse", "dense") if present(name)}
+    for name, make in figures.items():
         (FOLDER / f"{name}.svg").write_text(make() + "\n", encoding="utf-8")
         print(f"wrote docs/figures/{name}.svg")

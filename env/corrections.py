@@ -16,31 +16,36 @@ from pipeline.rows import BadRowError, shown
 MAX_CALLS = 3
 """Of a session to learn from: who asks more often learns to ask, not to answer (start value)."""
 _GOOD = r"(?:all )?(?:correct|right|good|fine)\b(?!-)"
-_END = r"(?=[.,;:!]|\s*$)"
+_END = r"(?=[.,;!]|\W*$)"
 _LOOKS = r"(?:'s| is| are| was| looks?| seems?)"
 _KINDS = "arithmetic|logical|calculation|computational|obvious|apparent|mathematical"
 _OF_ALL = r"(?: here| in (?:it|this|that|(?:your|the|this) (?:answer|solution|attempt|work|reasoning|code)))?"
+_NONE = r"(?:\b(?:no|without)|(?:\bnot|n't) (?:\w+ )?any)"
 _FINE = re.compile(
-    rf"\b(?:(?:answer|solution|result)(?: \S*\d\S*)?|attempt|it|this|that|everything|all){_LOOKS} {_GOOD}"
-    rf"{_END}"
-    rf"|\byou(?:'re| are) {_GOOD}{_END}|\ball correct{_END}|\bnothing (?:is )?wrong{_OF_ALL}{_END}"
-    rf"|(?:\b(?:no|without)|(?:\bnot|n't) (?:\w+ )?any) (?:(?:{_KINDS}) )?"
-    rf"(?:errors?|mistakes?|problems|issues)\b(?: (?:was|were) found)?{_OF_ALL}{_END}"
+    r"\b(?:(?:answer|solution|result)(?: [^\s\d]*\d\S*)?|attempt|it|this|that|everything|all)"
+    rf"{_LOOKS} {_GOOD}{_END}|\byou(?:'re| are) {_GOOD}{_END}|\ball correct{_END}"
+    rf"|\b(?:this|that|it) is the (?:correct|right) answer{_END}"
+    rf"|\bpasses all tests{_END}|\ball tests pass(?:ed)?{_END}|\bnothing (?:is )?wrong{_OF_ALL}{_END}"
+    rf"|{_NONE} (?:(?:{_KINDS}) )?(?:errors?|mistakes?|problems|issues)\b(?: (?:was|were) found)?"
+    rf"{_OF_ALL}{_END}"
 )
 """Praise of a whole attempt."""
 _CHEER = re.compile(
-    r"^(?:\W*(?:looks? (?:good|right|correct|fine)(?: to me)?|correct|right|yes|perfect|excellent|well done"
-    rf"|lgtm|verified|(?:good|great) (?:job|work)){_END})+"
+    r"^(?:\W*(?:looks? (?:good|right|correct|fine)(?: to me)?|(?:all )?(?:correct|right|good|fine)|yes"
+    r"|perfect|excellent|well done|lgtm|ok(?:ay)?|exactly|accepted|passed|solved|verified(?:: correct)?"
+    rf"|(?:good|great) (?:job|work)){_END})+"
 )
 """Praise that somebody begins with."""
 _PARTLY = re.compile(
-    rf"{_LOOKS} {_GOOD}|\b(?:are|were) {_GOOD}|\bso far\b"
-    r"|(?:\b(?:no|without)|(?:\bnot|n't) (?:\w+ )?any) (?:\w+ )?(?:errors?|mistakes?|issues)"
+    rf"{_LOOKS} {_GOOD}|\b(?:are|were) {_GOOD}|\bso far\b|\bpass(?:es|ed)?\b|\bi agree\b"
+    r"|\b(?:not|anything) wrong\b|correct[\"']?\s*:|^\W*(?:right|yes|perfect|excellent|verified)\s*:"
+    rf"|{_NONE} (?:\w+ )?(?:errors?|mistakes?|issues)"
 )
 """Praise of anything, a step perhaps."""
 _NEUTRAL = re.compile(
-    r"a|and|am|are|can|clear|complete|could|did|do|finish|found|great|here|i|is|job|me|now|of|see|submit|thanks?|that"
-    r"|the|there|to|very|well|done|work|working|your?|answer|solution|attempt"
+    r"(?:you (?:can|may) (?:now )?(?:finish|submit)(?: it)?|i (?:found|see|do|did|could|can|find)(?: not)?"
+    r"|there (?:is|are)|the (?:code|program)"
+    r"|and|the|your|working|work|answer|solution|attempt|is|clear|great|very|well|done|thanks|\W)*"
 )
 """Words that say nothing against an attempt; any other beside praise may criticise, or name a part."""
 
@@ -122,8 +127,7 @@ def calls_wrong(feedback: str) -> bool | None:
     rest, fine = _FINE.subn(" ", rest)
     if not fine and not cheers:
         return None if _PARTLY.search(text) else True
-    is_clear = "?" not in rest and all(map(_NEUTRAL.fullmatch, re.findall(r"[^\W_]+", rest)))
-    return False if is_clear else None
+    return False if "?" not in rest and _NEUTRAL.fullmatch(rest) else None
 
 
 def class_weights(num_calls: Sequence[int]) -> list[float]:

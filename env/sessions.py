@@ -15,7 +15,7 @@ from pipeline.types import Feedback, Message, Task, Verdict
 GOOD = 0.7
 """A recorded reward above it is a success: imitated, and looked at to end a stored phase (start value)."""
 _OPEN, _END_THINK = "<tool_call>", "</think>"  # of the form that libraries have for any tool
-ROLES = ("system", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def is_good(reward: float) -> bool:
@@ -81,7 +81,7 @@ def _in_order_of_calls(asked: Any, given: Sequence[Any], replies: list[Message])
 
 
 def _message(value: Any, number: int) -> Message:
-    if not isinstance(value, Mapping) or value.get("role") not in (*ROLES, "developer"):
+    if not isinstance(value, Mapping) or value.get("role") not in ROLES:
         raise BadRowError(
             "bad_messages", f"message {number} is {shown(value)}; allowed: objects of role {', '.join(ROLES)}"
         )

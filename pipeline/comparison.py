@@ -140,7 +140,7 @@ def stretched_ratio(value: float, draws: np.ndarray, num_seeds: int) -> np.ndarr
     """Returns the same of ratios [B], whose logarithms are stretched; 0 and infinity stay."""
     if not (np.isfinite(value) and value > 0):
         return draws
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return np.exp(stretched(np.log(value), np.log(draws), num_seeds))
 
 
@@ -253,8 +253,10 @@ def mean_success(curves: Sequence[Curve], budgets: np.ndarray, seed: int) -> lis
     num_clusters = [curve.won.shape[1] for curve in curves]
     values = as_measured(measure, num_clusters).mean(axis=1)[0]
     draws = resampled(measure, num_clusters, seed).mean(axis=1)
+    are_rates = all(((curve.won >= 0) & (curve.won <= curve.tried)).all() for curve in curves)
+    most = (0.0, 1.0) if are_rates else (-np.inf, np.inf)
     return [
-        interval_of_draws(value, stretched(value, draws[:, g], len(curves)))
+        interval_of_draws(value, stretched(value, draws[:, g], len(curves)).clip(*most))
         for g, value in enumerate(values.tolist())
     ]
 

@@ -63,18 +63,20 @@ def due(run_dir: Path, own: tuple[str, str], before: int | None = None) -> Serve
 def settle(run_dir: Path, own: tuple[str, str]) -> Served:
     """Makes the pointer name what is due, if it does not; the caller holds the lock of the rounds' folder.
 
-    Raises ArtifactError if that would serve another policy of the run's own than the one that decided rounds
-    were held against: no promotion has judged it.
+    Raises ArtifactError if that would serve another policy of the run's own than the one that rounds began
+    with: no promotion has judged it.
     """
     home, served = run_dir / ROUNDS, due(run_dir, own)
     remove_temporaries(home)
-    was = _pointed_to(home) if any(verdict_of(folder) for _, folder in rounds_of(run_dir)) else None
+    was = (
+        _pointed_to(home) if any(read_manifest(folder / "sft") for _, folder in rounds_of(run_dir)) else None
+    )
     if was and was != served and was.round == served.round == 0:
         raise ArtifactError(
             f"{home / POINTER} names {was.stage}/{was.folder} with content {was.content_digest[:8]}, which "
-            f"the rounds so far were held against; now it would be {served.stage}/{served.folder} with "
+            f"the rounds so far began with; now it would be {served.stage}/{served.folder} with "
             f"{served.content_digest[:8]}, which no promotion has judged. Next: put the folder back (_old) "
-            "and evaluation.of, or begin rounds of another run with it"
+            f"and evaluation.of, or move {home} away: rounds then begin anew with it"
         )
     data = sealed(asdict(served))
     if not (home / POINTER).is_file() or (home / POINTER).read_bytes() != data:

@@ -41,6 +41,7 @@ class RateLimit:
     """Spreads requests of all processes evenly: a locked file holds when the last one was sent.
 
     Nobody reserves a time, so whoever dies while it waits holds nobody up; nor does a lower rate of before.
+    Those who wait are served in no order.
     """
 
     def __init__(self, folder: Path, per_minute: float | None) -> None:
@@ -61,12 +62,12 @@ class RateLimit:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             now = time.time()
-            due = min(_number(file.read()), now) + self._seconds
-            if due > now:
-                return due - now
-            file.truncate(0)
-            file.write(str(now))
-        return 0.0
+            last = _number(file.read())
+            seconds = max(0.0, last + self._seconds - now)
+            if seconds == 0 or last > now:  # the clock was put back: from now on
+                file.truncate(0)
+                file.write(str(now))
+        return min(seconds, self._seconds)
 
 
 def _number(text: str) -> float:

@@ -18,10 +18,14 @@ _NUMBER = re.compile(
 _PLACE = re.compile(r"\b(?:steps?|lines?|attempts?|parts?)\s*\#?\s*$", re.IGNORECASE)
 """Before a number that says which one, not how many."""
 _PARTS = {"half": 2, "halves": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4}
-_SHARE = re.compile(rf"\b(?:(\d+|an?)[\s-]+)?({'|'.join(_PARTS)})\b", re.IGNORECASE)
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "e": 1}
+_SHARE = re.compile(
+    rf"\b(\d+|an?|is|be|get|gives|equals)[\s-]+({'|'.join(_PARTS)})\b(?!\s+(?:lines?|steps?|attempts?|parts?|times?)\b)",
+    re.IGNORECASE,
+)
+_SCALES = {"dozen": 12, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _SCALED = re.compile(
-    r"(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)(?:\s+(thousand|million|billion)\b|e\+?(\d{1,2})(?![\w.]))",
+    rf"(?<![\d.])(?:(\d{{1,9}}(?:\.\d{{1,9}})?)|\ban?)\s+({'|'.join(_SCALES)})\b"
+    r"|(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)e([+-]?\d{1,2})(?![\w.])",
     re.IGNORECASE,
 )
 MOST_PLACE = 20
@@ -61,17 +65,24 @@ def spoken(text: str) -> str:
     """Returns a text with shares, large numbers and powers of ten as numbers, as people write them.
 
     Example:
-        >>> spoken("1 half, 3 quarters, 3 over 4, 1.5 thousand, 2e6, 1 500 and a dozen")
-        '1/2, 3/4, 3/4, 1500, 2000000, 1500 and 12'
+        >>> spoken("1 half, 3 quarters, 3 over 4, 2 and a half, half a million, 2e6, 1 500, a dozen")
+        '1/2, 3/4, 3/4, 2.5, 500000, 2000000, 1500, 12'
+        >>> spoken("In the third line half of the steps fail.")
+        'In the third line half of the steps fail.'
     """
     text = re.sub(r"(?<![\d.])(\d{1,3})((?: \d{3})+)(?![\d.])", lambda m: m[1] + m[2].replace(" ", ""), text)
-    text = re.sub(r"\b(?:an?\s+)?dozen\b", "12", re.sub(r"(\d)\s+over\s+(\d)", r"\1/\2", text))
-    text = _SHARE.sub(lambda m: f"{m[1] if (m[1] or 'a').isdigit() else 1}/{_PARTS[m[2].casefold()]}", text)
+    text = re.sub(r"(\d)\s+over\s+(\d)", r"\1/\2", text)
+    text = re.sub(r"\b(\d+) and (?:a|1)[\s-]half\b", r"\1.5", text, flags=re.IGNORECASE)
+    text = re.sub(rf"\bhalf an? ({'|'.join(_SCALES)})\b", r"0.5 \1", text, flags=re.IGNORECASE)
+    text = _SHARE.sub(lambda m: f"{m[1] if m[1].isdigit() else 1}/{_PARTS[m[2].casefold()]}", text)
     return _SCALED.sub(_unscaled, text)
 
 
 def _unscaled(found: re.Match[str]) -> str:
-    number = Decimal(found[1]) * _SCALES[(found[2] or "e").casefold()] * 10 ** int(found[3] or 0)
+    if found[2]:
+        number = Decimal(found[1] or 1) * _SCALES[found[2].casefold()]
+    else:
+        number = Decimal(f"{found[3]}e{found[4]}")
     return f"{number.normalize():f}"
 
 

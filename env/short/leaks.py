@@ -6,7 +6,10 @@ from env.feedback.leak_guard import holds_value
 from env.short.answers import LETTERS, AnswerKey, normal_answer
 from pipeline.types import Task
 
-_CHOOSING = "answer|option|choice|choose|pick|select|letter|is|was|be|it's|with|for|try|use|right|correct"
+_CHOOSING = (
+    "answer|option|choice|choose|pick|select|letter|is|was|been?|it's|with|for|try|use|right|correct"
+    "|but|only|one"
+)
 """Words after which a letter is a choice."""
 
 
@@ -27,12 +30,12 @@ def names_choice(letter: str, text: str) -> bool:
         >>> [names_choice("A", text) for text in ("A is right.", "Try A.", "It is a pity.", "A step fails.")]
         [True, True, False, False]
     """
-    either = f"[{letter}{letter.lower()}]"
+    either, text = f"[{letter}{letter.lower()}]", text.replace("\u2019", "'")
     named = (
         rf"(?<!\w)\({either}\)|\b{letter}\)",
         rf"\b(?i:answer|option|choice|letter)\b\W+(?:(?i:is)\W+)?{either}\b(?! \w)",
         rf"\b(?i:{_CHOOSING})\b\W+{letter}\b",
-        rf"\b{letter}\W+(?i:is|was|looks|seems)\W+(?i:right|correct|the|it)\b",
+        rf"\b{letter}\W+(?i:(?:is|was|looks|seems|would be)\W+(?:right|correct|the|it)|fits|matches)\b",
         rf"\A\W*{either}\W*\Z",
     )
     return re.search("|".join(named), text) is not None

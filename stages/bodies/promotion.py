@@ -19,7 +19,7 @@ from stages.promotion import ARMS, Part
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands, unasked
 from stages.wiring.inputs import rollouts_of
-from stages.wiring.monitoring import monitoring_rows
+from stages.wiring.monitoring import monitoring_row
 from stages.wiring.promotion_report import promotion_page
 
 
@@ -47,8 +47,10 @@ def make(start: Start[Config], parts: list[Part]) -> None:
             of_look = [index for index, part in enumerate(parts) if part.look == look]
             for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done, of_look):
                 commit_rollouts(start.shards, shard, played)
-            traffic = {arm: played_by(start, parts, arm, look) for arm in ARMS}
-            rows = monitoring_rows(start.config.run.round, traffic, offer)
+            rows = [
+                monitoring_row(start.config.run.round, arm, played_by(start, parts, arm, look), offer)
+                for arm in ARMS
+            ]
             baseline, candidate = (Arm(row["reward_sum"], row["rollouts"], row["failed"]) for row in rows)
             looks.append(decide(candidate, baseline))
             start.say(f"look {look + 1}: {looks[-1].verdict} ({candidate} against {baseline})")

@@ -63,16 +63,16 @@ def run(options: argparse.Namespace) -> int:
                 "Next: start the server (docs/feedback.md), or correct feedback.url, model or max_tokens"
             ) from None
         texts.append(answer.text)
+        shown = guarded(answer.text, lambda text: False)
+        if (status := answer.status if answer.status != "ok" else shown.status) in UNUSABLE:
+            raise ConfigError(
+                f"feedback.url = {settings.url}, feedback.model = {settings.model}: no feedback ({status}: "
+                f"{answer.text[:200]!r}). Next: {UNUSABLE[status]}"
+            )
     seconds = (time.monotonic() - began) / 2
-    shown = guarded(texts[0], lambda text: False)
-    if (status := answer.status if answer.status != "ok" else shown.status) in UNUSABLE:
-        raise ConfigError(
-            f"feedback.url = {settings.url}, feedback.model = {settings.model}: no feedback ({status}: "
-            f"{texts[0][:200]!r}). Next: {UNUSABLE[status]}"
-        )
     lines = [
         f"{settings.url} answers as {settings.model}: {seconds:.1f} s, {answer.num_tokens} tokens each",
-        f"answer: {texts[0][:2000]}",
+        f"answer: {answer.text[:2000]}",
         f"a policy would be shown: {shown.text}" if shown.text else f"no policy would see it: {shown.status}",
         f"the second answer is {'the same' if texts[0] == texts[1] else 'another'}",
     ]

@@ -1,6 +1,6 @@
-"""What the traffic of both arms came to, as rows of the monitoring table."""
+"""What an arm's traffic came to, as a row of the monitoring table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -10,24 +10,16 @@ from env.play.stripping import is_success
 from pipeline.types import Rollout
 
 
-def monitoring_rows(
-    round_number: int, traffic: Mapping[str, Sequence[Rollout]], offer: EnvironmentOffer
-) -> list[dict[str, Any]]:
-    """Returns a row of `pipeline.columns.MONITORING` for each arm of a traffic: arm -> its rollouts.
-
-    Where calls are priced, or a reward lies outside [0, 1], a success counts 1 and all else 0, in all arms:
-    posteriors are of rates. Means are null without a graded rollout.
-    """
-    rewards = [rollout.reward or 0.0 for rollouts in traffic.values() for rollout in rollouts]
-    by_success = offer.feedback_tool or not all(0 <= reward <= 1 for reward in rewards)
-    return [_row(round_number, arm, rollouts, offer, by_success) for arm, rollouts in traffic.items()]
-
-
-def _row(
-    round_number: int, arm: str, rollouts: Sequence[Rollout], offer: EnvironmentOffer, by_success: bool
+def monitoring_row(
+    round_number: int, arm: str, rollouts: Sequence[Rollout], offer: EnvironmentOffer
 ) -> dict[str, Any]:
+    """Returns a row of `pipeline.columns.MONITORING`; means are null without a graded rollout.
+
+    Where calls are priced, a success counts 1 and all else 0; elsewhere a reward below 0 counts 0, one above
+    1 counts 1: posteriors are of rates in [0, 1].
+    """
     graded = [rollout for rollout in rollouts if rollout.reward is not None]
-    if by_success:
+    if offer.feedback_tool:
         graded = [unpriced(rollout) for rollout in graded]
     content = offer.satisfaction
     return {
@@ -36,7 +28,7 @@ def _row(
         "policy_digest": rollouts[0].policy_digest if rollouts else "",
         "rollouts": len(graded),
         "failed": len(rollouts) - len(graded),
-        "reward_sum": float(sum(rollout.reward or 0.0 for rollout in graded)),
+        "reward_sum": float(sum(min(max(rollout.reward or 0.0, 0.0), 1.0) for rollout in graded)),
         "success": fmean(map(is_success, graded)) if graded else None,
         "unsafe": sum(any(event.code in offer.unsafe for event in rollout.events) for rollout in graded),
         "satisfaction": fmean(map(content, graded)) if graded and content is not None else None,

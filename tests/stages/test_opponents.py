@@ -105,6 +105,8 @@ def test_the_oracle_s_values_are_the_success_of_fresh_continuations_from_the_sam
     assert [list(v) for v in found] == [[0.5, 1.0], [0.5, 0.0]]
     assert asked == [(team, 3, 4)]
     assert len(oracle.played) == 16
+    wins["b"] = (0.0, None)  # the environment failed at all continuations of that state
+    assert [list(v) for v in oracle.values([first, second])] == [[0.5, 1.0], [0.5, pytest.approx(2 / 3)]]
 
 
 def test_the_oracle_needs_no_critic_and_its_continuations_are_stored(killed_and_whole):

@@ -31,7 +31,7 @@ from stages.bodies.replay import is_new, refuse_strangers
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import chain_of
-from stages.wiring.monitoring import monitoring_rows
+from stages.wiring.monitoring import monitoring_row
 from stages.wiring.rounds import play_round, round_config
 from tests.rollouts import rollout
 from tests.stages import toy_rounds
@@ -235,8 +235,7 @@ def test_a_row_counts_rollouts_that_are_unsafe_once_and_what_satisfies(chain: La
     ]
 
     def row_of(rollouts: Sequence[Rollout], offer: EnvironmentOffer = PHONE) -> dict[str, Any]:
-        [found] = monitoring_rows(3, {"candidate": rollouts}, offer)
-        return found
+        return monitoring_row(3, "candidate", rollouts, offer)
 
     found = row_of(rollouts)
     assert (found["rollouts"], found["failed"], found["unsafe"], found["reward_sum"]) == (3, 1, 2, 2.0)
@@ -248,8 +247,7 @@ def test_a_row_counts_rollouts_that_are_unsafe_once_and_what_satisfies(chain: La
     assert row_of(rollouts[3:])["success"] is None
     priced = [replace(rollouts[0], reward=0.95), replace(rollouts[2], reward=-0.1)]
     assert row_of(priced, replace(PHONE, feedback_tool=True))["reward_sum"] == 1
-    one_below = monitoring_rows(3, {"baseline": rollouts[:3], "candidate": priced}, PHONE)
-    assert [row["reward_sum"] for row in one_below] == [2.0, 1.0]
+    assert row_of([replace(one, reward=reward) for reward in (-3.5, 0.25, 7.0)])["reward_sum"] == 1.25
 
 
 def row(

@@ -233,6 +233,10 @@ def test_no_value_of_a_customers_profile_gets_through_and_names_of_fields_do() -
         ("2000000", "It is 2 million."),
         ("2000000", "It is 2e6."),
         ("12", "A dozen."),
+        ("24", "Two dozen."),
+        (r"\frac{5}{2}", "Two and a half."),
+        ("1000000", "It is a million."),
+        (r"\frac{1}{1000}", "It is 1e-3."),
         (r"3\sqrt{2}", "It is 3\u221a2."),
         (r"3\sqrt{2}", "It is 3*sqrt(2)."),
         ("x^2+1", "It is x^2 + 1."),
@@ -250,6 +254,8 @@ def test_an_answer_of_mathematics_is_found_in_many_notations(gold: str, text: st
         ("12", "You wrote 13 and 120, both are wrong."),
         ("-3", "You forgot the sign of 4."),
         (r"\frac{1}{4}", "In step 3 you took a third of it."),
+        (r"\frac{1}{3}", "In the third line the sign is lost. Your third attempt is better."),
+        (r"\frac{1}{2}", "The second half fails, half of the steps are fine."),
         (r"\frac{1}{2}", "You divided by 3."),
     ],
 )
@@ -274,7 +280,18 @@ def test_short_answers_and_letters_of_choices_are_answers() -> None:
         "B",
         "Use (b).",
     )
-    assert [text for text in (*named, "The letter is b.") if not gives_away(second, text)] == []
+    assert [
+        text
+        for text in (
+            *named,
+            "The letter is b.",
+            "It\u2019s B.",
+            "Not A but B.",
+            "B fits best.",
+            "B would be correct.",
+        )
+        if not gives_away(second, text)
+    ] == []
     assert not gives_away(second, "A closer look: B vitamins play no part.")
     number = replace(TASK, ground_truth=AnswerKey(("42",)).to_text())
     assert gives_away(number, "It is forty-two.")
