@@ -166,7 +166,11 @@ def test_the_check_shows_an_answer_or_says_what_is_wrong(
         assert main(["check-feedback", lab.config, *options(served.url)]) == 0
         assert f"a policy would be shown: {GOOD}" in capsys.readouterr().out
         assert len(served.bodies) == 2
-    for text, status in (("", "empty"), ("Error: server overloaded, try again later", "refusal")):
+    for text, status in (
+        ("", "empty"),
+        ("<think>It is", "cut_off"),
+        ("Error: server overloaded, try again later", "refusal"),
+    ):
         with stub(lambda body, text=text: said(text)) as served:
             assert main(["check-feedback", lab.config, *options(served.url)]) == 2
         assert f"no feedback ({status}" in capsys.readouterr().err

@@ -16,9 +16,11 @@ import yaml
 from pipeline.artifacts.lock import Lock
 from pipeline.artifacts.runner import run_stage
 from pipeline.artifacts.signals import StopRequested
+from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.served import POINTER, served_policy
 from stages.settings import Config
+from stages.wiring.rounds import play_round
 from tests.stages import toy_rounds
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +126,20 @@ def test_another_policy_of_the_run_s_own_is_not_served_once_rounds_were_held_aga
     assert run_stage(toy_rounds.fake("stored"), Config, [str(config)]) == 0
     assert rounds(folder, "roll_back") == ExitCode.ARTIFACT
     assert serves(folder) == "r actor"
+
+
+def test_a_round_whose_items_failed_names_what_repairs_them(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "lab")
+    config = load_config(Config, folder / "r.yaml")
+
+    def finish(stage: str, file: Path) -> int:
+        return 5 if stage == "rollouts" else run_stage(toy_rounds.fake(stage), Config, [str(file)])
+
+    with pytest.raises(
+        ArtifactError, match=r"make rollouts CONFIG=\S*001\.yaml SET=--repair, then the same"
+    ) as failed:
+        play_round(config, finish=finish)
+    assert failed.value.code == ExitCode.FAILED_ITEMS
 
 
 def test_two_rounds_at_once_are_one(rounds: Rounds, tmp_path: Path) -> None:
