@@ -11,7 +11,7 @@ from benchmarks._run import Asked, make_stages
 from pipeline.artifacts.artifact import Artifact
 from pipeline.cli.runs import ARMS
 from pipeline.statistics import ClusterBootstrap
-from stages.wiring.arm_results import COSTS
+from stages.wiring.arm_costs import COSTS
 
 
 def comparison_rows(config: str, run: str, asked: Asked) -> list[Row]:

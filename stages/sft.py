@@ -66,12 +66,9 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
 
 STAGE = Stage(
     name="sft",
-    code_version=5,
+    code_version=4,
     inputs=lambda config: ("tasks",),
-    sections=(
-        *("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
-        *("prompt.max_feedback_tokens", "sampling.max_response_tokens"),  # the longest row
-    ),
+    sections=("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
     files=lambda config: config.sft.data.files if config.sft.data else [],
     plan=plan,
     make="stages.bodies.sft:make",

@@ -1,59 +1,20 @@
 """What the runs of a comparison came to: the looks at each, and all that it cost."""
 
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.cli.runs import MAIN_CHAIN, refreshes_of
-from pipeline.schema import read_parquet
 from pipeline.tables import tasks_from
+from stages.wiring.arm_costs import FREE, cost_of, refresh_costs, rows_of, sampled_by_row
 from stages.wiring.arms import ArmRun, stage_of
 
-COSTS = ("rollouts", "tokens", "seconds")
-"""What a cost is an array [3] of."""
 OWN_KINDS = ("whole", "sibling")
 """Of rollouts that an actor is trained on; continuations tell it values."""
-FREE = ("tasks", "sft")
-"""Stages before the starting policy is there: all arms begin with it."""
-
-
-def rows_of(folder: Path, name: str) -> pa.Table | None:
-    """Returns a table of a stage, as far as it came; None if it has none."""
-    if read_manifest(folder) is not None:
-        artifact = Artifact.open(folder.parent, folder.name)
-        return artifact.table(name) if name in artifact.tables else None
-    shards = [entry for entry in ledger.read(folder)[0].values() if name in entry.files]
-    return pa.concat_tables(read_parquet(folder / s.files[name]["path"]) for s in shards) if shards else None
-
-
-def sampled_by_row(rollouts: pa.Table) -> np.ndarray:
-    """Returns [N, 2] of a table of N rollouts: 1, and its sampled tokens; 0 and 0 of a recorded one.
-
-    Feedback that the policy wrote on it itself was sampled too; a server's tokens are another model's.
-    """
-    masks = rollouts.column("loss_mask").combine_chunks()
-    sums = np.concatenate([[0], np.cumsum(masks.flatten().to_numpy(zero_copy_only=False))])
-    ends = np.concatenate([[0], np.cumsum(pc.list_value_length(masks).to_numpy(zero_copy_only=False))])
-    sampled = pc.not_equal(rollouts.column("kind"), "recorded").to_numpy()
-    is_own = pc.equal(rollouts.column("feedback_source"), "self").to_numpy()
-    feedback = rollouts.column("feedback_tokens").to_numpy() * is_own
-    return np.stack([np.ones(len(masks)), np.diff(sums[ends]) + feedback], axis=1) * sampled[:, None]
-
-
-def cost_of(folder: Path) -> np.ndarray:
-    """Returns what a stage cost [3]; the seconds of one that is not complete are not known, and 0."""
-    table, manifest = rows_of(folder, "rollouts"), read_manifest(folder)
-    sampled = np.zeros(2) if table is None else sampled_by_row(table).sum(axis=0)
-    return np.append(sampled, manifest["wall_seconds"] if manifest else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +98,3 @@ def _looks(actor: Path) -> dict[int, list[dict[str, Any]]]:
         if row["reward"] is not None:
             looks.setdefault(row["iteration"], []).append(row)
     return dict(sorted(looks.items()))
-
-
-def refresh_costs(run_dir: Path) -> dict[int, np.ndarray]:
-    """Returns iterations before a refresh -> its cost; several of one iteration add up.
-
-    Of an actor that is complete those that it names: an earlier one, begun afresh, may have left others.
-    """
-    runs, found = refreshes_of(run_dir), defaultdict[int, np.ndarray](lambda: np.zeros(3))
-    if read_manifest(run_dir / "actor"):
-        report = Artifact.open(run_dir, "actor").report
-        named = {*report.get("refreshes", ()), *report.get("refused_refreshes", ())}
-        runs = [run for run in runs if run.relative_to(run_dir).as_posix() in named]
-    for refresh in runs:
-        found[int(refresh.name.split("-")[0])] += _all_of(refresh)
-    return dict(found)
-
-
-def _all_of(run_dir: Path) -> np.ndarray:
-    return sum((cost_of(run_dir / stage) for stage in MAIN_CHAIN if stage not in FREE), np.zeros(3))

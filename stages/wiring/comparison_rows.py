@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from stages.wiring.arm_results import COSTS, Result
+from stages.wiring.arm_costs import COSTS
+from stages.wiring.arm_results import Result
 
 
 def comparison_rows(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.columns import ROLLOUTS
 from pipeline.errors import ArtifactError
 from pipeline.schema import read_parquet
-from stages.wiring.arm_results import sampled_by_row
+from stages.wiring.arm_costs import sampled_by_row
 
 MEASURES = {
     "first_try": "first try, temperature 1",

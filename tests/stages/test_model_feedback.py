@@ -18,7 +18,7 @@ from pipeline.errors import ArtifactError
 from pipeline.tables import rollouts_table
 from pipeline.types import Task
 from stages.command import main
-from stages.wiring.arm_results import sampled_by_row
+from stages.wiring.arm_costs import sampled_by_row
 from stages.wiring.refusals import refuse_failing_environment
 from tests.feedback_server import Reply, said, stub
 from tests.rollouts import rollout

@@ -23,7 +23,7 @@ from pipeline.errors import ArtifactError, ExitCode
 from pipeline.hardware import check_gpus
 from stages.actor import STAGE
 from stages.settings import Config
-from stages.wiring.arm_results import refresh_costs
+from stages.wiring.arm_costs import refresh_costs
 from stages.wiring.refresh import STAGES, critic_folder, policy_folder, refreshed
 from stages.wiring.watch import Watch
 from tests.stages.conftest import CRITIC

@@ -17,7 +17,7 @@ from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_policy
 from pipeline.tables import pairs_from
 from stages.settings import Config
-from stages.wiring.arm_results import cost_of
+from stages.wiring.arm_costs import cost_of
 from stages.wiring.plan_work import work_of
 from stages.wiring.sft_data import that_fit
 from stages.wiring.stored_data import material_of
