@@ -73,6 +73,15 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     return found
 
 
+def ahead(regime: str, tables: Seeds, arm: str, against: str) -> str:
+    """Returns by how much an arm is ahead of another in success, at what the cheaper one spent on average."""
+    by_arm, goal = curves_by_arm(tables), comparison_of(regime)["threshold"]
+    own, others = ([by_arm[name][seed] for seed in tables] for name in (arm, against))
+    budget = float(min(np.mean([curve.costs[-1] for curve in curves]) for curves in (own, others)))
+    judged = compared(own, others, budget=budget, threshold=goal, seed=0)
+    return f"{interval_words(judged.difference, 3)} at {budget:,.0f} rollouts"
+
+
 def times(judged: Compared) -> str:
     """Returns the ratio of what two arms pay to the threshold, or the bounds that censored runs leave."""
     if np.isfinite(judged.ratio.value):

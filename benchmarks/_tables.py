@@ -143,6 +143,11 @@ def looks(name: str, against: str) -> str:
     return grid(head, _looks.lines(name, rows_of(name), against))
 
 
+def ahead(name: str, arm: str, against: str) -> str:
+    """Returns by how much an arm of such results is ahead of another at equal rollouts."""
+    return _looks.ahead(name, rows_of(name), arm, against)
+
+
 def levels() -> str:
     """Returns what the actor gains at each level and on unseen companies."""
     [table] = rows_of("phone_levels").values()

@@ -22,6 +22,7 @@ WORDS = (
     "by_seed",
     "demo",
     "looks",
+    "ahead",
     "levels",
     "policies",
     "splits",

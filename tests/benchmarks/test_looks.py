@@ -1,6 +1,6 @@
 """Arms of several seeds side by side, of looks whose curves are known."""
 
-from benchmarks._looks import curves_by_arm, lines
+from benchmarks._looks import ahead, curves_by_arm, lines
 from benchmarks._results import Row, Table, measured
 
 
@@ -41,6 +41,11 @@ def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the
         "0.92 [0.92, 0.92]",
     ]
     assert other == ["decoupled_clip", "8,000", "0.900 [0.900, 0.900]", "5,500, 5,500", "", "", "", ""]
+
+
+def test_two_arms_are_held_against_each_other_at_what_the_cheaper_one_spent() -> None:
+    found = ahead("sparse", {0: table(0.75, 0.9), 1: table(0.75, 0.9)}, "decoupled_clip", "v_dapo")
+    assert found == "-0.450 [-0.450, -0.450] at 2,000 rollouts"
 
 
 def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
