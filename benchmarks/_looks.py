@@ -51,6 +51,7 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     comparison = comparison_of(regime)
     goal, found = comparison["threshold"], []
     by_arm = curves_by_arm(tables)
+    by_costs = [curves_by_arm(tables, cost) for cost in ("tokens", "seconds")]
     made = [arm for arm in comparison["arms"] if by_arm.get(arm, {}).keys() == tables.keys()]
     curves = {arm: [by_arm[arm][seed] for seed in tables] for arm in made}
     for arm, own in curves.items():
@@ -65,8 +66,7 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
         if arm != against and against in curves:
             judged = compared(own, curves[against], budget=budget, threshold=goal, seed=0)
             beside = [interval_words(judged.difference, 3), times(judged)]
-            for cost in ("tokens", "seconds"):
-                by_cost = curves_by_arm(tables, cost)
+            for by_cost in by_costs:
                 pair = ([by_cost[name][seed] for seed in tables] for name in (arm, against))
                 beside.append(times(compared(*pair, budget=0, threshold=goal, seed=0)))
         found.append([arm, f"{budget:,.0f}", interval_words(end, 3), reached, *beside])

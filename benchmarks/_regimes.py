@@ -11,6 +11,7 @@ from benchmarks._results import Row, measured
 from benchmarks._run import ROOT, Asked, Benchmark, make_stages
 from pipeline.artifacts.artifact import Artifact
 from pipeline.statistics import ClusterBootstrap
+from stages.wiring.arm_costs import COSTS
 
 
 def benchmark_of(regime: str, doc: str) -> Benchmark:
@@ -18,14 +19,14 @@ def benchmark_of(regime: str, doc: str) -> Benchmark:
     return Benchmark(regime, doc, measure_of(regime), seeds=(0, 1, 2, 3, 4), options={"arms": ""})
 
 
-def config_of(regime: str) -> str:
-    """Returns the configuration of a regime, relative to the project."""
-    return f"configs/comparison-{regime}.yaml"
+def config_of(regime: str) -> Any:
+    """Returns the configuration of a regime, as its YAML has it."""
+    return yaml.safe_load((ROOT / "configs" / f"comparison-{regime}.yaml").read_text("utf-8"))
 
 
 def comparison_of(regime: str) -> Any:
     """Returns the section `comparison` of a regime's configuration."""
-    return yaml.safe_load((ROOT / config_of(regime)).read_text("utf-8"))["comparison"]
+    return config_of(regime)["comparison"]
 
 
 def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
@@ -46,7 +47,7 @@ def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
 
 def chosen_arms(regime: str, asked: Asked) -> Path:
     """Returns a copy of the configuration with this seed alone, and the arms that are asked for."""
-    config = yaml.safe_load((ROOT / config_of(regime)).read_text("utf-8"))
+    config = config_of(regime)
     comparison = config["comparison"]
     names = asked.options.arms.split(",") if asked.options.arms else list(comparison["arms"])
     comparison["arms"] = {name: comparison["arms"][name] for name in names}
@@ -61,5 +62,5 @@ def rows_of_look(look: dict[str, Any]) -> list[Row]:
     """Returns success at a look, with its interval over clusters of tasks, and all costs before it."""
     success = ClusterBootstrap(look["clusters"]).mean(np.array(look["rewards"]))
     place = look["iteration"]
-    figures = {f"{cost} at {place}": look[cost] for cost in ("rollouts", "tokens", "seconds")}
+    figures = {f"{cost} at {place}": look[cost] for cost in COSTS}
     return measured(look["arm"], {f"success at {place}": success} | figures, len(look["task_ids"]))

@@ -43,7 +43,7 @@ _PARTLY = re.compile(
 )
 """Praise of anything, a step perhaps."""
 _NEUTRAL = re.compile(
-    r"(?:you (?:can|may) (?:now )?(?:finish|submit)(?: it)?|i (?:found|see|do|did|could|can|find)(?: not)?"
+    r"(?:you (?:can|may) (?:now )?(?:finish|submit)(?: it)?|i (?:found|see|do|did|could|can|find)"
     r"|there (?:is|are)|the (?:code|program)"
     r"|and|the|your|working|work|answer|solution|attempt|is|clear|great|very|well|done|thanks|\W)*"
 )

@@ -98,10 +98,8 @@ def read_labelled(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Soluti
     def labelled(row: Row, values: Mapping[str, Any]) -> tuple[Solution, Key]:
         task = task_of(values["task"], known)
         text, borders, first_wrong = _labelled(values)
-        return Solution(row, task, text, _reward(values["reward"]), borders, first_wrong), (
-            task.task_id,
-            text,
-        )
+        solution = Solution(row, task, text, _reward(values["reward"]), borders, first_wrong)
+        return solution, (task.task_id, text)
 
     return _read(source, rows, left_out, STEPS, labelled)
 

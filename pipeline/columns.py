@@ -257,7 +257,11 @@ MONITORING = TableSpec(
         Column("policy_digest", _text, "digest of its weights"),
         Column("rollouts", _int, "graded rollouts"),
         Column("failed", _int, "rollouts that nobody could grade"),
-        Column("reward_sum", _float, "sum of their rewards; their successes where rewards may lie below 0"),
+        Column(
+            "reward_sum",
+            _float,
+            "sum of their rewards, each cut to [0, 1]; their successes where calls are priced",
+        ),
         Column("success", _float, "share of these that succeeded; null: there were none", nullable=True),
         Column("unsafe", _int, "of these, how many have an event that the environment calls unsafe"),
         Column(

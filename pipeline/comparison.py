@@ -201,10 +201,8 @@ def compared(
     value, least, greatest = (float(x[0]) for x in judged(as_measured(measure, num_clusters)))
     values, leasts, greatests = judged(resampled(measure, num_clusters, seed))
     values = stretched(value, values, len(first))
-    leasts, greatests = (
-        stretched_ratio(least, leasts, len(first)),
-        stretched_ratio(greatest, greatests, len(first)),
-    )
+    leasts = stretched_ratio(least, leasts, len(first))
+    greatests = stretched_ratio(greatest, greatests, len(first))
     is_exact = least == greatest
     return Compared(
         interval_of_draws(value, values),

@@ -1,4 +1,4 @@
-"""What stages of a run cost, of their tables."""
+"""What stages of a run cost, read off their tables."""
 
 from collections import defaultdict
 from pathlib import Path

@@ -88,15 +88,21 @@ def test_a_known_difference_and_a_known_ratio_are_covered() -> None:
 
 
 @pytest.mark.usefixtures("few_resamples")
-@pytest.mark.parametrize("seeds", [4, 8])
-def test_arms_that_are_alike_are_seldom_told_apart(seeds: int) -> None:
-    """However few seeds: unstretched, the intervals of four told an eighth of these apart."""
+@pytest.mark.parametrize(
+    ("seeds", "is_stretched", "most"), [(4, True, 0.01), (4, False, 0.13), (8, True, 0.01)]
+)
+def test_arms_that_are_alike_are_seldom_told_apart(
+    monkeypatch: pytest.MonkeyPatch, seeds: int, is_stretched: bool, most: float
+) -> None:
+    """However few seeds; unstretched, four say of 13 in 100 that they differ (decision 0051)."""
+    if not is_stretched:
+        monkeypatch.setattr("pipeline.comparison.stretch", lambda num_seeds: 1.0)
     rng, p_values = np.random.default_rng(3), []
     for trial in range(100):
         first, second = arm(rng, 0.0004, seeds, 0.3), arm(rng, 0.0004, seeds, 0.3)
         found = compared(first, second, budget=500, threshold=0.3, seed=trial)
         p_values.append((found.difference_p, found.ratio_p))
-    assert np.all(np.mean(np.array(p_values) < 0.05, axis=0) <= 0.1)
+    assert np.mean(np.array(p_values) < 0.05, axis=0).max() == pytest.approx(most)
 
 
 def test_what_two_arms_share_by_seed_drops_out_of_their_difference() -> None:
