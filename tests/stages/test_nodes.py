@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts import ledger
+from pipeline.artifacts.disk import process_start
 from pipeline.artifacts.lock import Lock, holder, players
 from pipeline.artifacts.manifest import NAME
 from pipeline.cli.runs import MAIN_CHAIN
@@ -161,10 +162,20 @@ def at_work(lab: Any) -> set[int]:
     return {lease["pid"] for lease in leases}
 
 
-def kill_node(cluster: Any, lab: Any, number: int) -> None:
+def two_at_work(lab: Any, shards: int) -> set[int]:
+    """Returns those that play once they are two and more than so many shards are done."""
+
+    def found() -> set[int]:
+        pids = at_work(lab)
+        return pids if len(pids) == 2 and len(ledger.read(lab.run_dir / "rollouts")[0]) > shards else set()
+
+    return set(wait_for(found))
+
+
+def kill_node(cluster: Any, players: set[int], number: int) -> None:
     """Kills what runs on a node for a stage, and all of the node's own processes."""
     own, doomed = cluster["nodes"][number], []
-    for pid in at_work(lab):
+    for pid in players:
         line = descent(pid)
         if top := [place for place, each in enumerate(line) if each in own]:
             doomed += line[: top[0]]
@@ -212,9 +223,8 @@ def test_a_ray_cluster_that_loses_its_driver_and_then_a_node_loses_no_rollout(
     driver.kill()
     assert driver.wait() == -signal.SIGKILL
     driver = nodes_at(cluster, lab)
-    done = len(ledger.read(folder)[0])
-    wait_for(lambda: len(at_work(lab)) == 2 and len(ledger.read(folder)[0]) > done)
-    kill_node(cluster, lab, 1)
+    players = two_at_work(lab, shards=len(ledger.read(folder)[0]))
+    kill_node(cluster, players, 1)
     assert driver.wait(timeout=900) == 0
     assert len(list((folder / "_ledger").iterdir())) > 1
     assert facts(folder) == whole
@@ -229,9 +239,10 @@ def test_a_ray_cluster_that_loses_its_head_loses_no_rollout(
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     folder = lab.run_dir / "rollouts"
     driver = nodes_at(cluster, lab)
-    wait_for(lambda: len(at_work(lab)) == 2 and len(ledger.read(folder)[0]) > 1)
-    kill_node(cluster, lab, 0)
+    players = two_at_work(lab, shards=1)
+    kill_node(cluster, players, 0)
     assert driver.wait(timeout=900) != 0
-    wait_for(lambda: not at_work(lab))
+    # By its process, not by its locks: what survives holds none between two shards, nor before it leads.
+    wait_for(lambda: not any(map(process_start, players)))
     assert lab.start("rollouts", *LONGER) == 0
     assert facts(folder) == whole
