@@ -1,0 +1,129 @@
+"""Levers where success is dense: each changes one thing in an arm of configs/comparison-dense.yaml.
+
+    python -m benchmarks.levers --seeds 3                                    # every lever
+    python -m benchmarks.levers --seeds 3 --levers oracle,near_half --results benchmarks/results
+
+The runs lie beside those of benchmarks/dense.py and share what is alike. A lever takes some six minutes of
+one core, the oracle half an hour; a call that was stopped goes on. A difference is of one training each,
+its interval over the tasks of a look alone.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from benchmarks._regimes import config_of
+from benchmarks._results import Row, measured
+from benchmarks._run import Asked, Benchmark, main, make_stages
+from pipeline.artifacts.artifact import Artifact
+from pipeline.comparison import compared
+from pipeline.report.comparison import Curves, curves_of
+
+LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    # What values of states may do, beside the same stored phase without a critic.
+    "v_dapo": ("v_dapo", "no_critic", {}),
+    "oracle": (
+        "oracle",
+        "no_critic",
+        {"actor.credit.drift.num_continuations": 16, "actor.num_iterations": 6},
+    ),
+    "shuffled": ("shuffled", "no_critic", {}),
+    "alpha_0": ("v_dapo", "no_critic", {"actor.credit.alpha": 0.0}),
+    "lam_0": ("v_dapo", "no_critic", {"actor.credit.lam": 0.0}),
+    "features": ("v_dapo", "no_critic", {"critic.privileged": "features"}),
+    "correct": ("v_dapo", "no_critic", {"actor.credit.drift.react": "correct"}),
+    "own_critic": (
+        "v_dapo",
+        "no_critic",
+        {"actor.credit.drift.react": "refresh_first", "actor.credit.drift.refresh_tasks": 300},
+    ),
+    "near_half": ("v_dapo", "no_critic", {"actor.task_order": "near_half"}),
+    "pairs": (
+        "v_dapo",
+        "no_critic",
+        {
+            "actor.chain": {"num_attempts": 1, "draws": 2, "feedback_free_draws": 2},
+            "actor.tasks_per_update": 64,
+        },
+    ),
+    # What needs no values.
+    "verifier_steps": ("verifier_steps", "no_critic", {}),
+    "stripped": (
+        "no_critic",
+        "no_critic",
+        {
+            "actor.guided": "stripped",
+            "actor.chain": {"num_attempts": 2, "draws": 8, "feedback_free_share": 0.5},
+            "actor.num_iterations": 10,
+        },
+    ),
+    "passes": ("no_critic", "no_critic", {"actor.passes": 2}),
+    # Decoupled clip at its best, beside itself.
+    "decoupled_clip_rate": ("decoupled_clip", "decoupled_clip", {"actor.learning_rate": 1.0e-3}),
+    "decoupled_clip_passes": ("decoupled_clip", "decoupled_clip", {"actor.passes": 2}),
+    "decoupled_clip_history": (
+        "decoupled_clip",
+        "decoupled_clip",
+        {"actor.credit": {"mode": "decoupled_clip", "history_filter": "all_right"}},
+    ),
+    "decoupled_clip_guided": (
+        "decoupled_clip",
+        "decoupled_clip",
+        {
+            "actor.chain": {"num_attempts": 2, "draws": 8, "feedback_free_share": 0.5},
+            "actor.num_iterations": 14,
+        },
+    ),
+}
+"""Lever -> the arm that it changes, the arm that it is held against, what it changes."""
+
+COUNTED = ("rollouts", "amortised_rollouts")
+"""All that was paid for; of these what the policy may learn from, as if values of states cost nothing."""
+
+
+def config_with(levers: Sequence[str], seed: int) -> Any:
+    """Returns the dense comparison's configuration with some levers, and the arms beside them."""
+    config = config_of("dense")
+    arms = config["comparison"]["arms"]
+    chosen = {LEVERS[name][1]: arms[LEVERS[name][1]] for name in levers}
+    chosen |= {name: arms[LEVERS[name][0]] | LEVERS[name][2] for name in levers}
+    config["comparison"] |= {"arms": chosen, "seeds": [seed], "method": next(iter(chosen))}
+    return config
+
+
+def measure(asked: Asked) -> Iterator[Row]:
+    """Makes the runs of a seed's levers; yields what each ended with and has over the arm beside it."""
+    names, seed = asked.options.levers.split(",") if asked.options.levers else list(LEVERS), asked.seed
+    path, run = asked.data_dir / f"levers-seed{seed}.yaml", f"dense-seed{seed}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(config_with(names, seed), sort_keys=False), "utf-8")
+    settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
+    # Other arms are another comparison; the runs of earlier ones are used.
+    make_stages(str(path), run, ("comparison",), [*settings, "--fresh"], asked.data_dir)
+    found = Artifact.open(asked.data_dir / run, "comparison")
+    looks, spending = (found.table(name).to_pylist() for name in ("comparison", "spending"))
+    curves = {cost: curves_of(looks, spending, cost) for cost in COUNTED}
+    for name in curves["rollouts"]:
+        end = curves["rollouts"][name][seed].observed[0, -1]
+        figures = {"success at the end": end} | {
+            cost: own[name][seed].costs[-1] for cost, own in curves.items()
+        }
+        if name in names:
+            figures |= {f"ahead by {cost}": ahead(own, name, seed) for cost, own in curves.items()}
+        yield from measured(name, figures, len(looks[0]["task_ids"]))
+
+
+def ahead(curves: Curves, name: str, seed: int) -> tuple[float, float, float]:
+    """Returns by how much a lever is ahead in success, at what the cheaper of the two spent."""
+    own, other = curves[name][seed], curves[LEVERS[name][1]][seed]
+    budget = float(min(own.costs[-1], other.costs[-1]))
+    found = compared([own], [other], budget=budget, threshold=1.0, seed=0).difference
+    return found.value, found.low, found.high
+
+
+BENCHMARK = Benchmark("levers", __doc__, measure, seeds=(3, 4), options={"levers": ""})
+
+if __name__ == "__main__":
+    sys.exit(main(BENCHMARK))
