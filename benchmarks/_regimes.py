@@ -1,7 +1,6 @@
 """The arms of a shipped comparison, one seed at a time: configs/comparison-<regime>.yaml, looks as rows."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,10 +32,11 @@ def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
     """Returns what makes a seed's runs and yields success of each arm at each look, and what it had paid."""
 
     def measure(asked: Asked) -> Iterator[Row]:
-        path, run = chosen_arms(regime, asked), f"{regime}-seed{asked.seed}"
-        settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
-        make_stages(str(path), run, ("comparison",), settings, asked.data_dir)
-        found = Artifact.open(asked.data_dir / run, "comparison")
+        config = config_of(regime)
+        if names := asked.options.arms:
+            arms = config["comparison"]["arms"]
+            config["comparison"]["arms"] = {name: arms[name] for name in names.split(",")}
+        found = comparison_made(config, f"{regime}-seed{asked.seed}", asked)
         for look in found.table("comparison").to_pylist():
             yield from rows_of_look(look)
         for row in found.table("spending").to_pylist():
@@ -45,17 +45,15 @@ def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
     return measure
 
 
-def chosen_arms(regime: str, asked: Asked) -> Path:
-    """Returns a copy of the configuration with this seed alone, and the arms that are asked for."""
-    config = config_of(regime)
-    comparison = config["comparison"]
-    names = asked.options.arms.split(",") if asked.options.arms else list(comparison["arms"])
-    comparison["arms"] = {name: comparison["arms"][name] for name in names}
-    comparison["seeds"] = [asked.seed]
-    path = asked.data_dir / f"{regime}-seed{asked.seed}.yaml"
+def comparison_made(config: Any, run: str, asked: Asked, *options: str) -> Artifact:
+    """Makes or finishes the comparison of a configuration's arms on the seed that is asked for alone."""
+    config["comparison"]["seeds"] = [asked.seed]
+    path = asked.data_dir / f"{run}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
-    return path
+    settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
+    make_stages(str(path), run, ("comparison",), [*settings, *options], asked.data_dir)
+    return Artifact.open(asked.data_dir / run, "comparison")
 
 
 def rows_of_look(look: dict[str, Any]) -> list[Row]:

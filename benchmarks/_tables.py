@@ -8,6 +8,7 @@ from benchmarks import _looks
 from benchmarks._results import Row, Table, read_rows
 from benchmarks._run import RESULTS
 from benchmarks.demo_seeds import PARTS
+from benchmarks.levers import COUNTED, LEVERS
 from benchmarks.phone_policies import named
 from pipeline.statistics import wilson
 
@@ -146,6 +147,23 @@ def looks(name: str, against: str) -> str:
 def ahead(name: str, arm: str, against: str) -> str:
     """Returns by how much an arm of such results is ahead of another at equal rollouts."""
     return _looks.ahead(name, rows_of(name), arm, against)
+
+
+def levers() -> str:
+    """Returns what each lever ended with and has over the arm beside it, seed by seed."""
+    by_seed = rows_of("levers")
+    names = list(dict.fromkeys(row.variant for table in by_seed.values() for row in table.rows))
+    metrics = ("success at the end", "rollouts", *(f"ahead by {cost}" for cost in COUNTED))
+
+    def of_seeds(name: str, metric: str) -> str:
+        found = [row for table in by_seed.values() for row in table.rows]
+        rows = [row for row in found if (row.variant, row.metric) == (name, metric)]
+        return ", ".join(with_bounds(row, 3) for row in rows)
+
+    head = ["", "beside", "success at the end", "rollouts", "ahead at equal rollouts", "were values free"]
+    return grid(
+        head, ([n, LEVERS[n][1] if n in LEVERS else "", *(of_seeds(n, m) for m in metrics)] for n in names)
+    )
 
 
 def levels() -> str:

@@ -12,12 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
-from benchmarks._regimes import config_of
+from benchmarks._regimes import comparison_made, config_of
 from benchmarks._results import Row, measured
-from benchmarks._run import Asked, Benchmark, main, make_stages
-from pipeline.artifacts.artifact import Artifact
+from benchmarks._run import Asked, Benchmark, main
 from pipeline.comparison import compared
 from pipeline.report.comparison import Curves, curves_of
 
@@ -83,26 +80,21 @@ COUNTED = ("rollouts", "amortised_rollouts")
 """All that was paid for; of these what the policy may learn from, as if values of states cost nothing."""
 
 
-def config_with(levers: Sequence[str], seed: int) -> Any:
+def config_with(levers: Sequence[str]) -> Any:
     """Returns the dense comparison's configuration with some levers, and the arms beside them."""
     config = config_of("dense")
     arms = config["comparison"]["arms"]
     chosen = {LEVERS[name][1]: arms[LEVERS[name][1]] for name in levers}
     chosen |= {name: arms[LEVERS[name][0]] | LEVERS[name][2] for name in levers}
-    config["comparison"] |= {"arms": chosen, "seeds": [seed], "method": next(iter(chosen))}
+    config["comparison"] |= {"arms": chosen, "method": next(iter(chosen))}
     return config
 
 
 def measure(asked: Asked) -> Iterator[Row]:
     """Makes the runs of a seed's levers; yields what each ended with and has over the arm beside it."""
     names, seed = asked.options.levers.split(",") if asked.options.levers else list(LEVERS), asked.seed
-    path, run = asked.data_dir / f"levers-seed{seed}.yaml", f"dense-seed{seed}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(config_with(names, seed), sort_keys=False), "utf-8")
-    settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
     # Other arms are another comparison; the runs of earlier ones are used.
-    make_stages(str(path), run, ("comparison",), [*settings, "--fresh"], asked.data_dir)
-    found = Artifact.open(asked.data_dir / run, "comparison")
+    found = comparison_made(config_with(names), f"dense-seed{seed}", asked, "--fresh")
     looks, spending = (found.table(name).to_pylist() for name in ("comparison", "spending"))
     curves = {cost: curves_of(looks, spending, cost) for cost in COUNTED}
     for name in curves["rollouts"]:

@@ -24,6 +24,7 @@ WORDS = (
     "looks",
     "ahead",
     "levels",
+    "levers",
     "policies",
     "splits",
     "gate",
