@@ -45,8 +45,8 @@ def curves_by_arm(tables: Seeds, cost: str = "rollouts") -> Curves:
 def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     """Returns a line for each arm that all seeds have: rollouts paid, success, rollouts to the threshold.
 
-    Then its success less that of `against` for as many rollouts, and how many times its rollouts, generated
-    tokens and seconds `against` needs to the threshold.
+    Then its success less that of `against` at what the cheaper of the two spent on average, and how many
+    times its rollouts, generated tokens and seconds `against` needs to the threshold.
     """
     comparison = comparison_of(regime)
     goal, found = comparison["threshold"], []
@@ -54,8 +54,9 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     by_costs = [curves_by_arm(tables, cost) for cost in ("tokens", "seconds")]
     made = [arm for arm in comparison["arms"] if by_arm.get(arm, {}).keys() == tables.keys()]
     curves = {arm: [by_arm[arm][seed] for seed in tables] for arm in made}
+    spent = {arm: float(np.mean([curve.costs[-1] for curve in own])) for arm, own in curves.items()}
     for arm, own in curves.items():
-        budget = float(np.mean([curve.costs[-1] for curve in own]))
+        budget = spent[arm]
         [end] = mean_success(own, np.array([budget]), 0)
         costs = [float(cost_to(goal, curve.costs, curve.observed)[0]) for curve in own]
         reached = ", ".join(
@@ -64,7 +65,8 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
         )
         beside = ["", "", "", ""]
         if arm != against and against in curves:
-            judged = compared(own, curves[against], budget=budget, threshold=goal, seed=0)
+            least = min(budget, spent[against])
+            judged = compared(own, curves[against], budget=least, threshold=goal, seed=0)
             beside = [interval_words(judged.difference, 3), times(judged)]
             for by_cost in by_costs:
                 pair = ([by_cost[name][seed] for seed in tables] for name in (arm, against))

@@ -45,14 +45,17 @@ def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
     return measure
 
 
-def comparison_made(config: Any, run: str, asked: Asked, *options: str) -> Artifact:
-    """Makes or finishes the comparison of a configuration's arms on the seed that is asked for alone."""
+def comparison_made(config: Any, run: str, asked: Asked) -> Artifact:
+    """Makes or finishes the comparison of a configuration's arms on the seed that is asked for alone.
+
+    With other arms than before it is another comparison; the runs that are there are used.
+    """
     config["comparison"]["seeds"] = [asked.seed]
     path = asked.data_dir / f"{run}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
     settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
-    make_stages(str(path), run, ("comparison",), [*settings, *options], asked.data_dir)
+    make_stages(str(path), run, ("comparison",), [*settings, "--fresh"], asked.data_dir)
     return Artifact.open(asked.data_dir / run, "comparison")
 
 

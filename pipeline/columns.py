@@ -202,6 +202,7 @@ REFERENCE = TableSpec(
     ("pair_id",),
 )
 
+_AMORTISED = Column("amortised_rollouts", _float, "of `rollouts` those that the policy may learn from")
 _ARM = (Column("arm", _text, "its name in `comparison.arms`"), Column("seed", pa.int64(), "of the run"))
 
 COMPARISON = TableSpec(
@@ -213,7 +214,7 @@ COMPARISON = TableSpec(
         Column("rollouts", _float, "sampled for the run so far, by all of its stages, looks left out"),
         Column("tokens", _float, "generated for it so far", "tokens"),
         Column("seconds", _float, "that its stages took so far, `tasks` and `sft` left out", "s"),
-        Column("amortised_rollouts", _float, "of `rollouts` those that the policy may learn from"),
+        _AMORTISED,
         Column("success", _float, "mean reward of the look, in [0, 1]"),
         Column(
             "training_return",
@@ -237,6 +238,7 @@ SPENDING = TableSpec(
         Column("rollouts", _float, "sampled"),
         Column("tokens", _float, "generated", "tokens"),
         Column("seconds", _float, "of the stage, looks left out", "s"),
+        _AMORTISED,
     ),
     ("arm", "seed", "stage"),
 )

@@ -17,7 +17,8 @@ HOW = (
     "a run has its starting policy. The cost to the threshold is the median over seeds of where the "
     "nearest curve that never falls reaches it. A run that never does counts as more than it spent: as "
     "just that in one bound of a ratio, as infinite in the other. Intervals hold 95 % of a bootstrap over "
-    "seeds, then clusters of tasks, paired by seed and task; p is two-sided, Holm's over the arms."
+    "seeds, then clusters of tasks, paired by seed and task, stretched for few seeds; p is two-sided, Holm's "
+    "over the arms."
 )
 Interval = Mapping[str, float | None]
 

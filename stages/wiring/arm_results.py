@@ -47,9 +47,14 @@ class Result:
         """Returns the rollouts before a look that its policy could learn from, stored ones included."""
         if iteration < 0:
             return 0.0
+        return float(sum(map(self.learnable, self.upstream)) + self.own[:iteration].sum())
+
+    def learnable(self, stage: str) -> float:
+        """Returns the rollouts of a stage that the policy could learn from."""
+        if stage == "actor":
+            return float(self.own.sum())
         read = () if self.starts_from_sft else stage_of("stored").inputs(self.run.config)
-        stored = [self.upstream[stage][0] for stage in ("rollouts", "labels") if stage in read]
-        return float(sum(stored) + self.own[:iteration].sum())
+        return float(self.upstream[stage][0]) if stage in ("rollouts", "labels") and stage in read else 0.0
 
 
 def result_of(run: ArmRun) -> Result:

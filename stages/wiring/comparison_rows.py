@@ -47,5 +47,6 @@ def spending_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             rows.append(
                 {"arm": result.run.arm, "seed": result.run.seed, "stage": stage}
                 | dict(zip(COSTS, cost.tolist(), strict=True))
+                | {"amortised_rollouts": result.learnable(stage)}
             )
     return rows

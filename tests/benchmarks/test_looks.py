@@ -43,6 +43,12 @@ def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the
     assert other == ["decoupled_clip", "8,000", "0.900 [0.900, 0.900]", "5,500, 5,500", "", "", "", ""]
 
 
+def test_the_dearer_of_two_arms_is_read_at_what_the_cheaper_one_spent() -> None:
+    """At 2,000 of its 8,000 rollouts the opponent has a quarter of its gain: .275."""
+    _, other = lines("sparse", {0: table(0.75, 0.8)}, "v_dapo")
+    assert other[4] == "-0.475 [-0.475, -0.475]"
+
+
 def test_two_arms_are_held_against_each_other_at_what_the_cheaper_one_spent() -> None:
     found = ahead("sparse", {0: table(0.75, 0.9), 1: table(0.75, 0.9)}, "decoupled_clip", "v_dapo")
     assert found == "-0.450 [-0.450, -0.450] at 2,000 rollouts"

@@ -137,6 +137,8 @@ def test_an_arm_that_starts_from_stored_rollouts_pays_for_them_before_its_first_
     assert set(spending) == {"rollouts", "labels", "stored", "actor"}
     assert spending["stored"]["rollouts"] == spending["stored"]["tokens"] == 0
     assert spending["stored"]["seconds"] > 0
+    amortised = [spending[stage]["amortised_rollouts"] for stage in ("rollouts", "labels", "stored", "actor")]
+    assert (sum(amortised[:2]), *amortised[2:]) == (paid, 0, own)
 
 
 def test_an_arm_that_fails_stops_no_other_and_is_tried_again(
