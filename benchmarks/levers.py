@@ -20,6 +20,7 @@ from pipeline.comparison import compared
 from pipeline.report.comparison import Curves, curves_of
 
 CORRECT: dict[str, Any] = {"actor.credit.drift.react": "correct"}
+NOT_STORED: dict[str, Any] = {"stored.objective": {"kind": "none"}}
 LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     # What values of states may do, beside the same stored phase without a critic.
     "v_dapo": ("v_dapo", "no_critic", {}),
@@ -53,6 +54,13 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
             "actor.credit.drift.refresh_tasks": 300,
             "critic.fit_share": 0.72,
         },
+    ),
+    # The same values where there is most to learn, and the critic is of the policy that begins: no stored phase.
+    "from_start": ("v_dapo", "decoupled_clip", NOT_STORED | {"actor.num_iterations": 15}),
+    "oracle_16_from_start": (
+        "oracle",
+        "decoupled_clip",
+        NOT_STORED | {"actor.credit.drift.num_continuations": 16, "actor.num_iterations": 6},
     ),
     # What needs no values.
     "verifier_steps": ("verifier_steps", "no_critic", {}),
