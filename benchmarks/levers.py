@@ -55,7 +55,7 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
             "critic.fit_share": 0.72,
         },
     ),
-    # The same values where there is most to learn, and the critic is of the policy that begins: no stored phase.
+    # Without a stored phase: most is left to learn, and the critic is of the policy that begins.
     "from_start": ("v_dapo", "decoupled_clip", NOT_STORED | {"actor.num_iterations": 15}),
     "oracle_16_from_start": (
         "oracle",
