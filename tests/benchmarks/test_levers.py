@@ -28,7 +28,13 @@ def test_a_lever_differs_from_what_it_is_held_against(runs: dict[str, ArmRun]) -
             run.config.model_dump(exclude={"run", "comparison"}) for run in (runs[name], runs[against])
         )
         assert own != other
-        assert {key for key in own if own[key] != other[key]} <= {"actor", "critic", "stored"}, name
+        assert {key for key in own if own[key] != other[key]} <= {
+            "actor",
+            "critic",
+            "critic_report",
+            "rollouts",
+            "stored",
+        }, name
 
 
 def test_a_lever_is_held_against_its_arm_at_what_the_cheaper_one_spent() -> None:
