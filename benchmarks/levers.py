@@ -57,6 +57,11 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ),
     # Without a stored phase: most is left to learn, and the critic is of the policy that begins.
     "from_start": ("v_dapo", "decoupled_clip", NOT_STORED | {"actor.num_iterations": 15}),
+    "from_start_rate": (
+        "v_dapo",
+        "decoupled_clip",
+        NOT_STORED | {"actor.num_iterations": 15, "actor.learning_rate": 1.0e-3},
+    ),
     # A critic that costs a fifth: 216 tasks to fit to in place of 540, an audit of 30 in place of 120.
     "cheap_from_start": (
         "v_dapo",
