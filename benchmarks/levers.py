@@ -62,6 +62,11 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         "decoupled_clip",
         NOT_STORED | {"actor.num_iterations": 15, "actor.learning_rate": 1.0e-3},
     ),
+    "alpha_0_from_start": (  # the same without step advantages
+        "v_dapo",
+        "decoupled_clip",
+        NOT_STORED | {"actor.num_iterations": 15, "actor.learning_rate": 1.0e-3, "actor.credit.alpha": 0.0},
+    ),
     # A critic that costs a fifth: 216 tasks to fit to in place of 540, an audit of 30 in place of 120.
     "cheap_from_start": (
         "v_dapo",
