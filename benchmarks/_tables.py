@@ -150,20 +150,17 @@ def ahead(name: str, arm: str, against: str) -> str:
 
 
 def levers() -> str:
-    """Returns what each lever ended with and has over the arm beside it, seed by seed."""
-    by_seed = rows_of("levers")
-    names = list(dict.fromkeys(row.variant for table in by_seed.values() for row in table.rows))
+    """Returns what each lever ended with and has over the arm beside it, seed by seed; a dash: not run."""
+    by_seed = [{(r.variant, r.metric): r for r in table.rows} for table in rows_of("levers").values()]
+    names = [name for name in LEVERS if any((name, "rollouts") in rows for rows in by_seed)]
     metrics = ("success at the end", "rollouts", *(f"ahead by {cost}" for cost in COUNTED))
 
     def of_seeds(name: str, metric: str) -> str:
-        found = [row for table in by_seed.values() for row in table.rows]
-        rows = [row for row in found if (row.variant, row.metric) == (name, metric)]
-        return ", ".join(with_bounds(row, 3) for row in rows)
+        found = [rows.get((name, metric)) for rows in by_seed]
+        return ", ".join("-" if row is None else with_bounds(row, 3) for row in found)
 
     head = ["", "beside", "success at the end", "rollouts", "ahead at equal rollouts", "were values free"]
-    return grid(
-        head, ([n, LEVERS[n][1] if n in LEVERS else "", *(of_seeds(n, m) for m in metrics)] for n in names)
-    )
+    return grid(head, ([name, LEVERS[name][1], *(of_seeds(name, m) for m in metrics)] for name in names))
 
 
 def levels() -> str:
