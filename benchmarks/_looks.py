@@ -1,13 +1,13 @@
 """Arms of a regime side by side, of what its results say of each look: a mean over seeds, a table."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from benchmarks._regimes import comparison_of
 from benchmarks._results import Table
-from pipeline.comparison import Compared, compared, cost_to, mean_success
+from pipeline.comparison import Compared, Curve, compared, cost_to, mean_success
 from pipeline.report.comparison import Curves, curves_of
 from pipeline.statistics import interval_words
 
@@ -54,9 +54,8 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     by_costs = [curves_by_arm(tables, cost) for cost in ("tokens", "seconds")]
     made = [arm for arm in comparison["arms"] if by_arm.get(arm, {}).keys() == tables.keys()]
     curves = {arm: [by_arm[arm][seed] for seed in tables] for arm in made}
-    spent = {arm: float(np.mean([curve.costs[-1] for curve in own])) for arm, own in curves.items()}
     for arm, own in curves.items():
-        budget = spent[arm]
+        budget = spent(own)
         [end] = mean_success(own, np.array([budget]), 0)
         costs = [float(cost_to(goal, curve.costs, curve.observed)[0]) for curve in own]
         reached = ", ".join(
@@ -65,8 +64,7 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
         )
         beside = ["", "", "", ""]
         if arm != against and against in curves:
-            least = min(budget, spent[against])
-            judged = compared(own, curves[against], budget=least, threshold=goal, seed=0)
+            _, judged = beside_at_equal_cost(own, curves[against], goal)
             beside = [interval_words(judged.difference, 3), times(judged)]
             for by_cost in by_costs:
                 pair = ([by_cost[name][seed] for seed in tables] for name in (arm, against))
@@ -79,9 +77,21 @@ def ahead(regime: str, tables: Seeds, arm: str, against: str) -> str:
     """Returns by how much an arm is ahead of another in success, at what the cheaper one spent on average."""
     by_arm, goal = curves_by_arm(tables), comparison_of(regime)["threshold"]
     own, others = ([by_arm[name][seed] for seed in tables] for name in (arm, against))
-    budget = float(min(np.mean([curve.costs[-1] for curve in curves]) for curves in (own, others)))
-    judged = compared(own, others, budget=budget, threshold=goal, seed=0)
+    budget, judged = beside_at_equal_cost(own, others, goal)
     return f"{interval_words(judged.difference, 3)} at {budget:,.0f} rollouts"
+
+
+def spent(curves: Sequence[Curve]) -> float:
+    """Returns what an arm's runs cost, a mean over seeds."""
+    return float(np.mean([curve.costs[-1] for curve in curves]))
+
+
+def beside_at_equal_cost(
+    own: Sequence[Curve], others: Sequence[Curve], threshold: float
+) -> tuple[float, Compared]:
+    """Returns what the cheaper of two arms spent, and what the first has over the second there."""
+    budget = min(spent(own), spent(others))
+    return budget, compared(own, others, budget=budget, threshold=threshold, seed=0)
 
 
 def times(judged: Compared) -> str:

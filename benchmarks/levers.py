@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks._looks import beside_at_equal_cost
 from benchmarks._regimes import comparison_made, config_of
 from benchmarks._results import Row, measured
 from benchmarks._run import Asked, Benchmark, main
-from pipeline.comparison import compared
 from pipeline.report.comparison import Curves, curves_of
 
 CORRECT: dict[str, Any] = {"actor.credit.drift.react": "correct"}
@@ -143,8 +143,7 @@ def measure(asked: Asked) -> Iterator[Row]:
 def ahead(curves: Curves, name: str, seed: int) -> tuple[float, float, float]:
     """Returns by how much a lever is ahead in success, at what the cheaper of the two spent."""
     own, other = curves[name][seed], curves[LEVERS[name][1]][seed]
-    budget = float(min(own.costs[-1], other.costs[-1]))
-    found = compared([own], [other], budget=budget, threshold=1.0, seed=0).difference
+    found = beside_at_equal_cost([own], [other], threshold=1.0)[1].difference
     return found.value, found.low, found.high
 
 

@@ -1,4 +1,4 @@
-"""Every lever changes one thing in an arm that exists, and what it makes can be run."""
+"""Every lever changes an arm that exists, and what it makes can be run."""
 
 from pathlib import Path
 

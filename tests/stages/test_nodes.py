@@ -172,10 +172,10 @@ def two_at_work(lab: Any, shards: int) -> set[int]:
     return set(wait_for(found))
 
 
-def kill_node(cluster: Any, players: set[int], number: int) -> None:
+def kill_node(cluster: Any, pids: set[int], number: int) -> None:
     """Kills what runs on a node for a stage, and all of the node's own processes."""
     own, doomed = cluster["nodes"][number], []
-    for pid in players:
+    for pid in pids:
         line = descent(pid)
         if top := [place for place, each in enumerate(line) if each in own]:
             doomed += line[: top[0]]
@@ -223,8 +223,8 @@ def test_a_ray_cluster_that_loses_its_driver_and_then_a_node_loses_no_rollout(
     driver.kill()
     assert driver.wait() == -signal.SIGKILL
     driver = nodes_at(cluster, lab)
-    players = two_at_work(lab, shards=len(ledger.read(folder)[0]))
-    kill_node(cluster, players, 1)
+    pids = two_at_work(lab, shards=len(ledger.read(folder)[0]))
+    kill_node(cluster, pids, 1)
     assert driver.wait(timeout=900) == 0
     assert len(list((folder / "_ledger").iterdir())) > 1
     assert facts(folder) == whole
@@ -239,10 +239,10 @@ def test_a_ray_cluster_that_loses_its_head_loses_no_rollout(
     lab = chain.copy(tmp_path / "lab", "tasks", "sft")
     folder = lab.run_dir / "rollouts"
     driver = nodes_at(cluster, lab)
-    players = two_at_work(lab, shards=1)
-    kill_node(cluster, players, 0)
+    pids = two_at_work(lab, shards=1)
+    kill_node(cluster, pids, 0)
     assert driver.wait(timeout=900) != 0
     # By its process, not by its locks: what survives holds none between two shards, nor before it leads.
-    wait_for(lambda: not any(map(process_start, players)))
+    wait_for(lambda: not any(map(process_start, pids)))
     assert lab.start("rollouts", *LONGER) == 0
     assert facts(folder) == whole
