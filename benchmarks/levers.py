@@ -21,6 +21,9 @@ from pipeline.report.comparison import Curves, curves_of
 
 CORRECT: dict[str, Any] = {"actor.credit.drift.react": "correct"}
 NOT_STORED: dict[str, Any] = {"stored.objective": {"kind": "none"}}
+RATE: dict[str, Any] = {"actor.learning_rate": 1.0e-3}
+SHORT_AUDIT: dict[str, Any] = {"critic_report.tasks_per_split": 30}
+CHEAP: dict[str, Any] = SHORT_AUDIT | {"rollouts.num_tasks": 300, "critic.fit_share": 0.72}
 LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     # What values of states may do, beside the same stored phase without a critic.
     "v_dapo": ("v_dapo", "no_critic", {}),
@@ -45,6 +48,9 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
             "actor.tasks_per_update": 64,
         },
     ),
+    # At the stored phase's rate: what is left there may be learnt faster, or come apart.
+    "no_critic_rate": ("no_critic", "no_critic", RATE),
+    "rate": ("v_dapo", "no_critic_rate", RATE | SHORT_AUDIT | {"actor.num_iterations": 13}),
     # As correct, with a critic of the policy after the stored phase; of 300 tasks 216 are fitted to.
     "own_critic": (
         "v_dapo",
@@ -60,24 +66,19 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "from_start_rate": (
         "v_dapo",
         "decoupled_clip",
-        NOT_STORED | {"actor.num_iterations": 15, "actor.learning_rate": 1.0e-3},
+        NOT_STORED | RATE | {"actor.num_iterations": 15},
     ),
     "alpha_0_from_start": (  # the same without step advantages
         "v_dapo",
         "decoupled_clip",
-        NOT_STORED | {"actor.num_iterations": 15, "actor.learning_rate": 1.0e-3, "actor.credit.alpha": 0.0},
+        NOT_STORED | RATE | {"actor.num_iterations": 15, "actor.credit.alpha": 0.0},
     ),
     # A critic that costs a fifth: 216 tasks to fit to in place of 540, an audit of 30 in place of 120.
-    "cheap_from_start": (
+    "cheap_from_start": ("v_dapo", "decoupled_clip", NOT_STORED | CHEAP | {"actor.num_iterations": 18}),
+    "cheap_from_start_rate": (
         "v_dapo",
         "decoupled_clip",
-        NOT_STORED
-        | {
-            "rollouts.num_tasks": 300,
-            "critic.fit_share": 0.72,
-            "critic_report.tasks_per_split": 30,
-            "actor.num_iterations": 18,
-        },
+        NOT_STORED | CHEAP | RATE | {"actor.num_iterations": 18},
     ),
     "oracle_16_from_start": (
         "oracle",
@@ -108,17 +109,19 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         },
     ),
 }
-"""Lever -> the arm that it changes, the arm that it is held against, what it changes."""
+"""Lever -> the arm that it changes, the arm or lever that it is held against, what it changes."""
 
 COUNTED = ("rollouts", "amortised_rollouts")
 """All that was paid for; of these what the policy may learn from, as if values of states cost nothing."""
 
 
 def config_with(levers: Sequence[str]) -> Any:
-    """Returns the dense comparison's configuration with some levers, and the arms beside them."""
+    """Returns the dense comparison's configuration with some levers, and what they are held against."""
     config = config_of("dense")
     arms = config["comparison"]["arms"]
-    chosen = {LEVERS[name][1]: arms[LEVERS[name][1]] for name in levers}
+    levers = list(levers)
+    levers += [LEVERS[name][1] for name in levers if LEVERS[name][1] in LEVERS]
+    chosen = {LEVERS[name][1]: arms[LEVERS[name][1]] for name in levers if LEVERS[name][1] in arms}
     chosen |= {name: arms[LEVERS[name][0]] | LEVERS[name][2] for name in levers}
     config["comparison"] |= {"arms": chosen, "method": next(iter(chosen))}
     return config
