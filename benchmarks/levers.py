@@ -24,6 +24,7 @@ NOT_STORED: dict[str, Any] = {"stored.objective": {"kind": "none"}}
 RATE: dict[str, Any] = {"actor.learning_rate": 1.0e-3}
 SHORT_AUDIT: dict[str, Any] = {"critic_report.tasks_per_split": 30}
 CHEAP: dict[str, Any] = SHORT_AUDIT | {"rollouts.num_tasks": 300, "critic.fit_share": 0.72}
+CHEAP_FROM_START: dict[str, Any] = NOT_STORED | CHEAP | {"actor.num_iterations": 18}
 LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     # What values of states may do, beside the same stored phase without a critic.
     "v_dapo": ("v_dapo", "no_critic", {}),
@@ -74,12 +75,16 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         NOT_STORED | RATE | {"actor.num_iterations": 15, "actor.credit.alpha": 0.0},
     ),
     # A critic that costs a fifth: 216 tasks to fit to in place of 540, an audit of 30 in place of 120.
-    "cheap_from_start": ("v_dapo", "decoupled_clip", NOT_STORED | CHEAP | {"actor.num_iterations": 18}),
-    "cheap_from_start_rate": (
+    "cheap_from_start": ("v_dapo", "decoupled_clip", CHEAP_FROM_START),
+    "cheap_from_start_rate": ("v_dapo", "decoupled_clip", CHEAP_FROM_START | RATE),
+    "cheap_small_sets": (  # twice the tasks, half the draws of each: V(s_0) is the baseline
         "v_dapo",
         "decoupled_clip",
-        NOT_STORED | CHEAP | RATE | {"actor.num_iterations": 18},
+        CHEAP_FROM_START
+        | RATE
+        | {"actor.chain": {"num_attempts": 1, "draws": 4}, "actor.tasks_per_update": 32},
     ),
+    "cheap_alpha_2": ("v_dapo", "decoupled_clip", CHEAP_FROM_START | RATE | {"actor.credit.alpha": 2.0}),
     "oracle_16_from_start": (
         "oracle",
         "decoupled_clip",
