@@ -52,7 +52,8 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     goal, found = comparison["threshold"], []
     by_arm = curves_by_arm(tables)
     by_costs = [curves_by_arm(tables, cost) for cost in ("tokens", "seconds")]
-    made = [arm for arm in comparison["arms"] if by_arm.get(arm, {}).keys() == tables.keys()]
+    names = dict.fromkeys([*comparison["arms"], *by_arm])
+    made = [arm for arm in names if by_arm.get(arm, {}).keys() == tables.keys()]
     curves = {arm: [by_arm[arm][seed] for seed in tables] for arm in made}
     for arm, own in curves.items():
         budget = spent(own)

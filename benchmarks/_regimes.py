@@ -29,18 +29,14 @@ def comparison_of(regime: str) -> Any:
 
 
 def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
-    """Returns what makes a seed's runs and yields success of each arm at each look, and what it had paid."""
+    """Returns what makes a seed's runs and yields its looks."""
 
     def measure(asked: Asked) -> Iterator[Row]:
         config = config_of(regime)
         if names := asked.options.arms:
             arms = config["comparison"]["arms"]
             config["comparison"]["arms"] = {name: arms[name] for name in names.split(",")}
-        found = comparison_made(config, f"{regime}-seed{asked.seed}", asked)
-        for look in found.table("comparison").to_pylist():
-            yield from rows_of_look(look)
-        for row in found.table("spending").to_pylist():
-            yield from measured(row["arm"], {f"rollouts of {row['stage']}": row["rollouts"]})
+        return looks_of(comparison_made(config, f"{regime}-seed{asked.seed}", asked))
 
     return measure
 
@@ -57,6 +53,14 @@ def comparison_made(config: Any, run: str, asked: Asked) -> Artifact:
     settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
     make_stages(str(path), run, ("comparison",), [*settings, "--fresh"], asked.data_dir)
     return Artifact.open(asked.data_dir / run, "comparison")
+
+
+def looks_of(comparison: Artifact) -> Iterator[Row]:
+    """Yields success of each arm at each look and what it had paid, and the rollouts of its stages."""
+    for look in comparison.table("comparison").to_pylist():
+        yield from rows_of_look(look)
+    for row in comparison.table("spending").to_pylist():
+        yield from measured(row["arm"], {f"rollouts of {row['stage']}": row["rollouts"]})
 
 
 def rows_of_look(look: dict[str, Any]) -> list[Row]:

@@ -1,0 +1,32 @@
+"""What a cheap critic's steps are worth from the starting policy, without a stored phase.
+
+    python -m benchmarks.from_start --seeds 5 --results benchmarks/results
+
+On seeds that nothing was chosen on, what was chosen on seeds 100 and 101 by benchmarks/levers.py: V-DAPO at
+1e-3 with a critic that is fitted to 216 tasks and audited on 30, decoupled clip at that rate, which is the
+same arm without its critic, and at 3e-4, which was its better rate. What counts was fixed before the first
+run: success at equal rollouts, all of the critic's counted, over seeds 5 to 8. A seed takes half an hour of
+one core.
+"""
+
+import sys
+from collections.abc import Iterator
+
+from benchmarks._regimes import comparison_made, looks_of
+from benchmarks._results import Row
+from benchmarks._run import Asked, Benchmark, main
+from benchmarks.levers import config_with
+
+ARMS = ("cheap_from_start_rate", "decoupled_clip_rate")
+"""Beside decoupled clip itself, against which both are held."""
+
+
+def measure(asked: Asked) -> Iterator[Row]:
+    """Makes a seed's runs; yields success of each arm at each look, and what it had paid."""
+    return looks_of(comparison_made(config_with(ARMS), f"dense-seed{asked.seed}", asked))
+
+
+BENCHMARK = Benchmark("from_start", __doc__, measure, seeds=(5, 6, 7, 8))
+
+if __name__ == "__main__":
+    sys.exit(main(BENCHMARK))
