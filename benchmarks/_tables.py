@@ -15,10 +15,11 @@ from pipeline.statistics import wilson
 
 def rows_of(name: str) -> dict[int, Table]:
     """Returns seed -> rows of a benchmark's results."""
-    files = sorted(RESULTS.glob(f"{name}.json")) or sorted(RESULTS.glob(f"{name}-seed*.json"))
+    files = [*RESULTS.glob(f"{name}.json")] or [*RESULTS.glob(f"{name}-seed*.json")]
     if not files:
         raise FileNotFoundError(f"no results of {name} in {RESULTS}; run python -m benchmarks.{name}")
-    return {int(path.stem.partition("-seed")[2] or 0): Table(read_rows(path)) for path in files}
+    by_seed = {int(path.stem.partition("-seed")[2] or 0): path for path in files}
+    return {seed: Table(read_rows(by_seed[seed])) for seed in sorted(by_seed)}
 
 
 def present(name: str) -> bool:
@@ -129,7 +130,7 @@ def demo() -> str:
     return grid(head, ([name, *(show(table) for table in tables.values())] for name, show in lines.items()))
 
 
-def looks(name: str, against: str) -> str:
+def looks(name: str, against: str, regime: str = "") -> str:
     """Returns the arms of a comparison whose results are looks, beside one of them."""
     head = [
         "arm",
@@ -141,12 +142,12 @@ def looks(name: str, against: str) -> str:
         "tokens",
         "seconds",
     ]
-    return grid(head, _looks.lines(name, rows_of(name), against))
+    return grid(head, _looks.lines(regime or name, rows_of(name), against))
 
 
-def ahead(name: str, arm: str, against: str) -> str:
+def ahead(name: str, arm: str, against: str, regime: str = "") -> str:
     """Returns by how much an arm of such results is ahead of another at equal rollouts."""
-    return _looks.ahead(name, rows_of(name), arm, against)
+    return _looks.ahead(regime or name, rows_of(name), arm, against)
 
 
 def levers() -> str:
