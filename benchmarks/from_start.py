@@ -2,11 +2,11 @@
 
     python -m benchmarks.from_start --seeds 5 --results benchmarks/results
 
-On seeds that nothing was chosen on: V-DAPO at 1e-3 with a critic that is fitted to 216 tasks and audited on 30,
-as benchmarks/levers.py suggested on seeds 3 and 4; decoupled clip at that rate, which is the same arm without
-its critic, and at 3e-4, its better rate on seeds 100 and 101. What counts was fixed before the first
-run: success at equal rollouts, all of the critic's counted, over seeds 5 to 8. A seed takes half an hour of
-one core.
+On seeds that nothing was chosen on: V-DAPO at 1e-3 with a critic that is fitted to 216 tasks and audited on
+30, as benchmarks/levers.py suggested on seeds 3 and 4; decoupled clip at that rate, which is the same arm
+without its critic, and at 3e-4, its better rate on seeds 100 and 101. What counts was fixed before the
+first run: success at equal rollouts, all of the critic's counted, over seeds 5 to 8. A seed takes half an
+hour of one core.
 """
 
 import sys

@@ -6,8 +6,8 @@
 The runs lie beside those of benchmarks/dense.py and share what is alike. A lever takes some six minutes of
 one core, the oracle half an hour; a call that was stopped goes on, and its file has the levers of that call.
 A difference is of one training each, its interval over the tasks of a look alone. What is seen on seeds 3
-and 4 chooses no setting of benchmarks/dense.py, which reports them; of 100 and 101 follows
-decoupled clip's rate in benchmarks/from_start.py.
+and 4 chooses no setting of benchmarks/dense.py, which reports them; on 100 and 101 the rate of
+decoupled clip in benchmarks/from_start.py was chosen.
 """
 
 import sys
