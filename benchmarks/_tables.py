@@ -151,17 +151,28 @@ def ahead(name: str, arm: str, against: str, regime: str = "") -> str:
 
 
 def levers() -> str:
-    """Returns what each lever ended with and has over the arm beside it, seed by seed; a dash: not run."""
-    by_seed = [{(r.variant, r.metric): r for r in table.rows} for table in rows_of("levers").values()]
-    names = [name for name in LEVERS if any((name, "rollouts") in rows for rows in by_seed)]
+    """Returns what each lever ended with and has over the arm beside it, if that ran, seed by seed."""
+    by_seed = {
+        seed: {(r.variant, r.metric): r for r in table.rows} for seed, table in rows_of("levers").items()
+    }
     metrics = ("success at the end", "rollouts", *(f"ahead by {cost}" for cost in COUNTED))
-
-    def of_seeds(name: str, metric: str) -> str:
-        found = [rows.get((name, metric)) for rows in by_seed]
-        return ", ".join("-" if row is None else with_bounds(row, 3) for row in found)
-
-    head = ["", "beside", "success at the end", "rollouts", "ahead at equal rollouts", "were values free"]
-    return grid(head, ([name, LEVERS[name][1], *(of_seeds(name, m) for m in metrics)] for name in names))
+    lines = []
+    for name, (_, beside, _) in LEVERS.items():
+        for seed, rows in by_seed.items():
+            if (name, "rollouts") in rows:
+                found = [rows.get((name, metric)) for metric in metrics]
+                figures = ["" if row is None else with_bounds(row, 3) for row in found]
+                lines.append([name, beside, str(seed), *figures])
+    head = [
+        "",
+        "beside",
+        "seed",
+        "success at the end",
+        "rollouts",
+        "ahead at equal rollouts",
+        "were values free",
+    ]
+    return grid(head, lines)
 
 
 def levels() -> str:
