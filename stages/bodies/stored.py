@@ -14,6 +14,7 @@ from pipeline.training.stored.stopping import PATIENCE, mean_probability
 from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.types import Rollout
 from stages.settings import Config
+from stages.settings.stored import Stored
 from stages.stored import Work
 from stages.wiring.build import load_critic, make_policy_trainer
 from stages.wiring.cards import serve_folder
@@ -21,7 +22,7 @@ from stages.wiring.epochs import train_to_best
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.recorders_critic import outcome_stamp
 from stages.wiring.refusals import check_critic
-from stages.wiring.sft_data import rows_of_update
+from stages.wiring.sft_data import rows_of_update, updates_per_epoch
 from stages.wiring.stored_data import Examples, examples_of
 from stages.wiring.stored_report import stored_page
 
@@ -37,7 +38,10 @@ def make(start: Start[Config], work: Work | None) -> None:
     policy = load_policy(start.inputs["sft"].path("policy"))
     examples, stamp = _examples(start, work, policy)
     objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
-    trainer = make_policy_trainer(start.config, policy, learning_rate=lambda done: settings.learning_rate)
+    updates = settings.max_epochs * updates_per_epoch(len(examples.train), settings.batch_rows)
+    trainer = make_policy_trainer(
+        start.config, policy, learning_rate=lambda done: learning_rate(done, updates, settings)
+    )
     if settings.objective.estimates:  # by the weights that it starts from, so before any checkpoint's
         examples = replace(
             examples,
@@ -100,6 +104,11 @@ def make(start: Start[Config], work: Work | None) -> None:
     }
     start.output("report.html", volatile=True).write_text(stored_page(report), encoding="utf-8")
     start.finish(done=1, report=report)
+
+
+def learning_rate(done: int, updates: int, settings: Stored) -> float:
+    """Returns the rate after some updates of those that all epochs together would take."""
+    return settings.learning_rate * (1 - done / updates if settings.decays else 1.0)
 
 
 def _examples(start: Start[Config], work: Work, policy: Policy) -> tuple[Examples, dict[str, Any] | None]:

@@ -12,7 +12,7 @@ from pipeline.artifacts.signals import StopRequested
 from pipeline.training import Trainer
 from pipeline.training.stored.stopping import best_look, is_over
 from stages.settings import Config
-from stages.wiring.sft_data import rows_of_update
+from stages.wiring.sft_data import rows_of_update, updates_per_epoch
 
 L = TypeVar("L")
 
@@ -56,7 +56,7 @@ def train_to_best(
         look: (epoch, updates) -> what is seen of the present weights, in JSON's types.
         value: how good that is; of equally good ones the first is kept.
     """
-    per_epoch = max(1, num_rows // batch_rows)
+    per_epoch = updates_per_epoch(num_rows, batch_rows)
     looks: list[L] = []
     kept = start.folder / "_looks"  # the best weights so far
     if found := start.checkpoints.latest():

@@ -195,6 +195,23 @@ def test_it_ends_by_itself_some_looks_after_the_best_one_whose_weights_it_keeps(
     assert digest_of(one) == digest_of(lab)
 
 
+def test_its_rate_stays_or_falls_to_nothing_at_the_last_epoch(
+    chain: Lab, labs: dict[str, Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = chain.copy(tmp_path / "lab", *BEFORE)
+    scripted_looks(monkeypatch, 0.3, 0.5, 0.5, 0.6)
+    assert lab.start("stored", *options("likelihood"), "stored.decays=true") == 0
+    falling, constant = (rates_of(made) for made in (lab, labs["likelihood"]))
+    assert set(constant) == {5e-4}
+    assert falling == pytest.approx([5e-4 * (1 - i / len(falling)) for i in range(len(falling))])
+    assert len(falling) == lab.artifact("stored").report["updates_taken"] > 3
+
+
+def rates_of(lab: Lab) -> list[float]:
+    metrics = read_metrics(lab.run_dir / "stored" / "metrics.jsonl")
+    return [row["learning_rate"] for row in metrics if "learning_rate" in row]
+
+
 def test_where_nothing_helps_the_policy_stays_as_it_was(
     chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
