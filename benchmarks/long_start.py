@@ -23,20 +23,26 @@ UPDATES = (2000, 5000)
 
 
 def measure(asked: Asked) -> Iterator[Row]:
-    """Yields success of bare and guided attempts at each level, with Wilson's interval over rollouts."""
+    """Yields success of bare and guided attempts at each level, and how many bare ones make a number up.
+
+    Intervals are Wilson's, over rollouts.
+    """
     for updates in UPDATES:
         run = f"long-start-seed{asked.seed}-{updates}"
         settings = [*asked.settings, f"sft.num_updates={updates}"]
         make_stages(CONFIG, run, ("tasks", "sft", "rollouts"), settings, asked.data_dir)
         folder = asked.data_dir / run
         levels = {task["task_id"]: task["level"] for task in rows_of(folder, "tasks")}
-        rewards = defaultdict(list)
+        attempts = defaultdict(list)
         for rollout in rows_of(folder, "rollouts"):
-            context = "guided" if rollout["guided"] else "bare"
-            rewards[levels[rollout["task_id"]], context].append(rollout["reward"])
-        for (level, context), found in sorted(rewards.items()):
-            success = wilson(sum(reward == 1 for reward in found), len(found))
-            yield from measured(f"{updates} updates, level {level}", {context: success}, len(found))
+            attempts[levels[rollout["task_id"]], rollout["guided"]].append(rollout)
+        for (level, guided), found in sorted(attempts.items()):
+            variant, context = f"{updates} updates, level {level}", "guided" if guided else "bare"
+            success = sum(rollout["reward"] == 1 for rollout in found)
+            yield from measured(variant, {context: wilson(success, len(found))}, len(found))
+            if not guided:
+                made_up = sum(any(e["code"] == "invalid_number" for e in r["events"]) for r in found)
+                yield from measured(variant, {"made up": wilson(made_up, len(found))}, len(found))
 
 
 def rows_of(folder: Path, stage: str) -> list[dict[str, Any]]:
