@@ -44,10 +44,10 @@ class VDapo(Mode):
     mode: Literal["v_dapo"] = "v_dapo"
     alpha: float = shared("alpha", 0.5, "benchmarks/lam_alpha.py: not told apart from 1, 2")
     lam: float = shared("lam", 0.95, "benchmarks/lam_alpha.py: not told apart from 0, .5")
-    step_only: bool = setting(False, "step advantages alone, as an ablation", advanced=True)
-    group_part: Literal["shrunken", "decoupled_clip"] = setting(
+    group_part: Literal["shrunken", "decoupled_clip", "none"] = setting(
         "shrunken",
-        "shrunken baseline and running scale, or decoupled clip's group mean and standard deviation",
+        "shrunken baseline and running scale, or decoupled clip's group mean and standard deviation; none "
+        "leaves step advantages alone, as an ablation",
         advanced=True,
     )
     values: Literal["critic", "oracle", "shuffled"] = setting(
@@ -86,6 +86,7 @@ def credit_options(settings: Credit) -> dict[str, Any]:
     options = settings.model_dump(exclude=OF_THE_STAGE)
     if settings.mode == "v_dapo":
         options["shuffled"] = settings.values == "shuffled"
+        options["step_only"] = settings.group_part == "none"
         if settings.group_part == "decoupled_clip":
             options |= {"baseline": "group_mean", "scale": "group_std"}
     return options

@@ -13,7 +13,7 @@ from pipeline.credit import MODES, make_credit
 from pipeline.settings import kinds_of
 from stages.settings import Config
 from stages.settings.actor import Actor
-from stages.settings.credit import credit_options
+from stages.settings.credit import VDapo, credit_options
 from stages.wiring.sft_data import rows_of_update
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +39,11 @@ def test_an_epoch_of_sft_holds_no_row_twice_and_leaves_out_what_fills_no_batch()
 )
 def test_the_section_of_a_credit_mode_has_the_defaults_of_the_mode(settings) -> None:
     assert make_credit(**credit_options(settings)) == MODES[settings.mode]
+
+
+def test_a_group_part_of_none_leaves_step_advantages_alone() -> None:
+    options = credit_options(VDapo(group_part="none"))
+    assert (options["step_only"], options.get("baseline")) == (True, None)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
