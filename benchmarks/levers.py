@@ -103,7 +103,6 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         },
     ),
     "passes": ("no_critic", "no_critic", {"actor.passes": 2}),
-    "stored_decays": ("no_critic", "no_critic", {"stored.decays": True, "stored.max_epochs": 14}),
     # Decoupled clip at its best, beside itself.
     "decoupled_clip_rate": ("decoupled_clip", "decoupled_clip", {"actor.learning_rate": 1.0e-3}),
     "decoupled_clip_passes": ("decoupled_clip", "decoupled_clip", {"actor.passes": 2}),
