@@ -6,6 +6,7 @@ from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_policy
 from pipeline.tables import pairs_from, reference_from, reference_table
 from pipeline.training.preference import dpo_loss, pair_logprobs, pair_rows, preference_measures
+from pipeline.training.stored.stopping import best_look
 from stages.settings import Config
 from stages.wiring.build import make_policy_trainer
 from stages.wiring.cards import serve_folder
@@ -60,7 +61,7 @@ def make(start: Start[Config], work: None) -> None:
         patience=PATIENCE,
         train=lambda places: trainer.update(pair_rows([training[i] for i in places], reference), loss),
         look=look,
-        value=lambda seen: -seen["all"]["loss"],
+        keep=lambda looks: best_look([-seen["all"]["loss"] for seen in looks]),
     )
     serve_folder(start, trained.folder, policy.tokenizer)
     report = dpo_report(pairs, trained, **options)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,10 @@ from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import Policy, load_policy
 from pipeline.training.stored.objective import effective_size, held_out_gain, make_objective
-from pipeline.training.stored.stopping import PATIENCE, mean_probability
+from pipeline.training.stored.stopping import PATIENCE, best_look, latest_as_good, probabilities
 from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.types import Rollout
 from stages.settings import Config
-from stages.settings.stored import Stored
 from stages.stored import Work
 from stages.wiring.build import load_critic, make_policy_trainer
 from stages.wiring.cards import serve_folder
@@ -22,13 +22,13 @@ from stages.wiring.epochs import train_to_best
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.recorders_critic import outcome_stamp
 from stages.wiring.refusals import check_critic
-from stages.wiring.sft_data import rows_of_update, updates_per_epoch
+from stages.wiring.sft_data import rows_of_update
 from stages.wiring.stored_data import Examples, examples_of
 from stages.wiring.stored_report import stored_page
 
 
 def make(start: Start[Config], work: Work | None) -> None:
-    """Trains from sft's policy on, a look at what is held out after each epoch; writes the best weights."""
+    """Trains from sft's policy on, looks at what is held out after each epoch; writes the weights it kept."""
     if work is None:
         start.shards.commit(0, {}, done=0, skipped={"objective_none": 1})
         start.finish(report={"objective": "none"})
@@ -38,10 +38,7 @@ def make(start: Start[Config], work: Work | None) -> None:
     policy = load_policy(start.inputs["sft"].path("policy"))
     examples, stamp = _examples(start, work, policy)
     objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
-    updates = settings.max_epochs * updates_per_epoch(len(examples.train), settings.batch_rows)
-    trainer = make_policy_trainer(
-        start.config, policy, learning_rate=lambda done: learning_rate(done, updates, settings)
-    )
+    trainer = make_policy_trainer(start.config, policy, learning_rate=lambda done: settings.learning_rate)
     if settings.objective.estimates:  # by the weights that it starts from, so before any checkpoint's
         examples = replace(
             examples,
@@ -53,21 +50,25 @@ def make(start: Start[Config], work: Work | None) -> None:
         advantages = [examples.advantages[i] for i in places]
         return trainer.update(objective.rows([examples.train[i] for i in places], advantages), objective.loss)
 
-    def look(epoch: int, update: int) -> float:
+    def look(epoch: int, update: int) -> list[float]:
         if settings.objective.judged_by_loss:
             rows = objective.rows(examples.held_out, examples.held_out_advantages)
-            number, words = (
-                held_out_gain(trainer, rows, objective.loss),
+            found, words = (
+                [held_out_gain(trainer, rows, objective.loss)],
                 "minus the loss of held-out rollouts is",
             )
         else:
-            number, words = (
-                mean_probability(trainer, examples.held_out),
-                "held-out successes' tokens have probability",
+            found, words = (
+                probabilities(trainer, examples.held_out),
+                "tokens of held-out successes have probability",
             )
-        start.metrics({"update": update, f"held_out/{measure}": number})
-        start.say(f"epoch {epoch}: {words} {number:.4f}")
-        return number
+        start.metrics({"update": update, f"held_out/{measure}": fmean(found)})
+        start.say(f"epoch {epoch}: {words} {fmean(found):.4f}")
+        return found
+
+    def keep(looks: Sequence[list[float]]) -> int:
+        judged = settings.objective.judged_by_loss
+        return best_look([fmean(each) for each in looks]) if judged else latest_as_good(looks)
 
     trained = train_to_best(
         start,
@@ -78,7 +79,7 @@ def make(start: Start[Config], work: Work | None) -> None:
         patience=PATIENCE,
         train=train,
         look=look,
-        value=float,
+        keep=keep,
     )
     serve_folder(start, trained.folder, policy.tokenizer)
     tokens = [r.num_trainable_tokens for r in examples.train]
@@ -91,24 +92,19 @@ def make(start: Start[Config], work: Work | None) -> None:
         "rows": examples.counts,
         "tokens": sum(tokens),
         "effective_tokens": effective_size(objective.rows(examples.train, examples.advantages)),
-        "updates": trained.best,
+        "updates": trained.kept,
         "updates_taken": trained.num_updates,
         "tokens_trained": sum(tokens[i] for u in range(trained.num_updates) for i in rows_of(u)),
         "measure": measure,
         "looks": [
-            {"epoch": epoch, "update": epoch * trained.per_epoch, measure: number}
-            for epoch, number in enumerate(trained.looks)
+            {"epoch": epoch, "update": epoch * trained.per_epoch, measure: fmean(found)}
+            for epoch, found in enumerate(trained.looks)
         ],
         "ended_by_itself": trained.ended_by_itself,
         "critic_gate": stamp,
     }
     start.output("report.html", volatile=True).write_text(stored_page(report), encoding="utf-8")
     start.finish(done=1, report=report)
-
-
-def learning_rate(done: int, updates: int, settings: Stored) -> float:
-    """Returns the rate after some updates of those that all epochs together would take."""
-    return settings.learning_rate * (1 - done / updates if settings.decays else 1.0)
 
 
 def _examples(start: Start[Config], work: Work, policy: Policy) -> tuple[Examples, dict[str, Any] | None]:

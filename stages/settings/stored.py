@@ -91,10 +91,7 @@ class Stored(Section):
     """The stored phase."""
 
     objective: Objective = Nothing()
-    learning_rate: float = setting(1e-5, "of the first update", gt=0)
-    decays: bool = setting(
-        False, "whether the rate falls linearly to 0 at max_epochs; else it is constant", advanced=True
-    )
+    learning_rate: float = setting(1e-5, "constant", gt=0)
     batch_rows: int = setting(256, "rollouts, or sibling steps, per update", ge=1)
     max_epochs: int = setting(
         16, "at most; held-out successes end it before, once they get no more probable", ge=1

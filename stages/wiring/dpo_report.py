@@ -22,7 +22,7 @@ def dpo_report(
         "mu": mu,
         "pairs": counts_of(pairs),
         "tokens": sum(sum(a.loss_mask) for pair in training for a in (pair.chosen, pair.rejected)),
-        "updates": trained.best,
+        "updates": trained.kept,
         "updates_taken": trained.num_updates,
         "looks": trained.looks,
         "ended_by_itself": trained.ended_by_itself,

@@ -27,7 +27,7 @@ def stored_page(report: Mapping[str, Any]) -> str:
     """Returns report.html of the stored phase, a pure function of the report."""
     rows, looks = report["rows"], report["looks"]
     measure = report["measure"]
-    first, best = looks[0], max(looks, key=lambda look: look[measure])
+    first, kept = looks[0], next(look for look in looks if look["update"] == report["updates"])
     tiles = Tiles(
         (
             (f"{rows['bare']:,}", "bare rollouts or steps trained on"),
@@ -38,11 +38,11 @@ def stored_page(report: Mapping[str, Any]) -> str:
     )
     left_out = [(reason.replace("_", " "), f"{number:,}") for reason, number in rows["left_out"].items()]
     told = [(word, f"{number:,}") for word, number in rows["told_words"].items()]
-    ended = "no new best came" if report["ended_by_itself"] else "stored.max_epochs was reached"
+    ended = "looks since then are no better" if report["ended_by_itself"] else "stored.max_epochs was reached"
     sentence, label, caption = _WORDS[measure]
     words = (
-        f"{sentence.format(rows['held_out'])} {first[measure]:.4f} at the start, {best[measure]:.4f} after "
-        f"epoch {best['epoch']}, whose weights are kept. Training ended since {ended}."
+        f"{sentence.format(rows['held_out'])} {first[measure]:.4f} at the start, {kept[measure]:.4f} after "
+        f"epoch {kept['epoch']}, whose weights are kept. Training ended since {ended}."
     )
     svg = plots.curves("looks", looks, (measure,), x="epoch", y_label=label)
     stamp = report["critic_gate"]

@@ -174,7 +174,7 @@ def test_a_guided_success_that_says_what_only_feedback_told_it_is_counted_and_no
 def scripted_looks(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> None:
     """Makes held-out successes as probable as told, look by look."""
     left = iter(numbers)
-    monkeypatch.setattr(stages.bodies.stored, "mean_probability", lambda trainer, rollouts: next(left))
+    monkeypatch.setattr(stages.bodies.stored, "probabilities", lambda trainer, rollouts: [next(left)])
 
 
 def test_it_ends_by_itself_some_looks_after_the_best_one_whose_weights_it_keeps(
@@ -193,23 +193,6 @@ def test_it_ends_by_itself_some_looks_after_the_best_one_whose_weights_it_keeps(
     assert one.start("stored", *options("likelihood"), "stored.max_epochs=1") == 0
     assert not one.artifact("stored").report["ended_by_itself"]
     assert digest_of(one) == digest_of(lab)
-
-
-def test_its_rate_stays_or_falls_to_nothing_at_the_last_epoch(
-    chain: Lab, labs: dict[str, Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lab = chain.copy(tmp_path / "lab", *BEFORE)
-    scripted_looks(monkeypatch, 0.3, 0.5, 0.5, 0.6)
-    assert lab.start("stored", *options("likelihood"), "stored.decays=true") == 0
-    falling, constant = (rates_of(made) for made in (lab, labs["likelihood"]))
-    assert set(constant) == {5e-4}
-    assert falling == pytest.approx([5e-4 * (1 - i / len(falling)) for i in range(len(falling))])
-    assert len(falling) == lab.artifact("stored").report["updates_taken"] > 3
-
-
-def rates_of(lab: Lab) -> list[float]:
-    metrics = read_metrics(lab.run_dir / "stored" / "metrics.jsonl")
-    return [row["learning_rate"] for row in metrics if "learning_rate" in row]
 
 
 def test_where_nothing_helps_the_policy_stays_as_it_was(

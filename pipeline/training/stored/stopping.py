@@ -13,7 +13,7 @@ from pipeline.types import Rollout
 HELD_OUT_SHARE = 0.1
 """Of the clusters with a success, in hash order (start value)."""
 PATIENCE = 6
-"""Looks running without a new best, after which training ends.
+"""Looks running that are not kept, after which training ends.
 
 Evidence: docs/decisions/0049-a-stored-phase.md, three seeds of a tiny model."""
 
@@ -34,15 +34,15 @@ def held_out_clusters(clusters: Iterable[str], seed: int) -> set[str]:
     return set(ordered[: max(1, round(HELD_OUT_SHARE * len(ordered)))])
 
 
-def mean_probability(trainer: Trainer, rollouts: Sequence[Rollout]) -> float:
-    """Returns the mean probability of the rollouts' own tokens, in [0, 1].
+def probabilities(trainer: Trainer, rollouts: Sequence[Rollout]) -> list[float]:
+    """Returns each rollout's mean probability of its own tokens, in [0, 1].
 
     Its logarithm would be ruled by the few tokens that an ever surer policy says otherwise, and falls long
     before success does.
     """
     found = logprobs_of(trainer, rollouts)
-    chances = [np.exp(found[r.rollout_id], dtype=np.float64)[np.array(r.loss_mask) == 1] for r in rollouts]
-    return float(np.concatenate(chances).mean())
+    chances = (np.exp(found[r.rollout_id], dtype=np.float64)[np.array(r.loss_mask) == 1] for r in rollouts)
+    return [float(each.mean()) for each in chances]
 
 
 def best_look(looks: Sequence[float]) -> int:
@@ -50,11 +50,26 @@ def best_look(looks: Sequence[float]) -> int:
     return int(np.argmax(looks))
 
 
-def is_over(looks: Sequence[float], patience: int = PATIENCE) -> bool:
-    """Returns whether the last `patience` looks brought no new best.
+def latest_as_good(looks: Sequence[Sequence[float]]) -> int:
+    """Returns the place of the last look that is within a standard error of the best.
+
+    Success goes on rising where held-out probability has levelled off, and on a level the best look is
+    noise: decision 0082.
+
+    Args:
+        looks: [looks, rollouts], a number of each held-out rollout; their mean says which look is best. The
+            error is of a look's mean difference to the best one, rollout by rollout.
 
     Example:
-        >>> is_over([0.2, 0.5, *[0.4] * 5]), is_over([0.2, 0.5, *[0.4] * 6])
-        (False, True)
+        >>> latest_as_good([[0.2, 0.4], [0.5, 0.6], [0.6, 0.4], [0.2, 0.3]])
+        2
     """
-    return len(looks) - 1 - best_look(looks) >= patience
+    numbers = np.asarray(looks, np.float64)
+    behind = numbers[best_look(numbers.mean(1).tolist())] - numbers
+    error = behind.std(1) / np.sqrt(numbers.shape[1])
+    return int(np.flatnonzero(behind.mean(1) <= error)[-1])
+
+
+def is_over(num_looks: int, kept: int, patience: int = PATIENCE) -> bool:
+    """Returns whether `patience` looks have come since the one that is kept."""
+    return num_looks - 1 - kept >= patience

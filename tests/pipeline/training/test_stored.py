@@ -18,7 +18,8 @@ from pipeline.training.stored.stopping import (
     best_look,
     held_out_clusters,
     is_over,
-    mean_probability,
+    latest_as_good,
+    probabilities,
 )
 from pipeline.training.stored.v_dapo import with_own_logprobs
 from pipeline.training.torch import TorchTrainer
@@ -176,12 +177,30 @@ def test_advantages_of_siblings_are_of_the_states_behind_them_or_of_the_reward()
     assert close is None
 
 
-def test_training_ends_when_nothing_new_is_best_and_the_first_best_is_kept() -> None:
-    assert not is_over([0.3])
-    assert not is_over([0.3, 0.5, *[0.5] * (PATIENCE - 1)])
-    assert is_over([0.3, 0.5, *[0.5] * PATIENCE])
+def test_training_ends_after_some_looks_since_the_one_that_is_kept() -> None:
+    assert not is_over(1, 0)
+    assert not is_over(1 + PATIENCE, 1)
+    assert is_over(2 + PATIENCE, 1)
+    assert is_over(1 + PATIENCE, 0)  # the start was best
     assert best_look([0.3, 0.5, 0.4, 0.5]) == 1
-    assert is_over([0.5, *[0.4] * PATIENCE])  # the start was best
+
+
+def test_a_level_keeps_its_last_look_and_a_clear_loss_the_look_before() -> None:
+    """Each held-out rollout's probability is a level of its own and noise; from look 3 on nothing changes."""
+    rng = np.random.default_rng(0)
+    own = rng.uniform(0.2, 0.8, 60)  # rollouts differ by far more than looks do: the difference is paired
+    kept = []
+    for _ in range(300):
+        level = np.array([0.0, 0.05, 0.08, *[0.09] * 5])
+        looks = own + level[:, None] + rng.normal(0, 0.02, (8, 60))
+        kept.append(latest_as_good(looks))
+    assert np.mean(np.array(kept) >= 3) > 0.99
+    assert np.mean(np.array(kept) == 7) > 0.5  # the best of five equal ones is the last in one of five
+    falls = own + np.array([0.0, 0.05, 0.08, 0.04, 0.0])[:, None] + rng.normal(0, 0.02, (5, 60))
+    assert latest_as_good(falls) == 2
+    assert latest_as_good([[0.3], [0.5], [0.4]]) == 1  # one rollout has no error
+    for n in range(1, 8):  # what is kept is the same as before, or the newest
+        assert latest_as_good(looks[: n + 1]) in (latest_as_good(looks[:n]), n)
 
 
 def test_a_tenth_of_the_clusters_is_held_out_always_the_same_and_never_all() -> None:
@@ -195,16 +214,17 @@ def test_a_tenth_of_the_clusters_is_held_out_always_the_same_and_never_all() -> 
     assert raised.value.code == 4
 
 
-def test_the_held_out_probability_is_a_mean_over_the_policy_s_tokens() -> None:
+def test_a_held_out_probability_is_a_mean_over_the_policy_s_tokens() -> None:
     model, trainer = policy(), TorchTrainer(policy(), head="policy")
     rollouts = [rollout(rollout_id="a"), rollout((1, 1), ((0, 2),), rollout_id="b")]
-    total = 0.0
+    means = []
     for r in rollouts:
         ids = torch.tensor([r.token_ids])
         with torch.inference_mode():
             logprobs = model(ids).logits[0].log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
-        total += float((logprobs[1:].exp() * torch.tensor(r.loss_mask)).sum())
-    assert mean_probability(trainer, rollouts) == pytest.approx(total / 5, rel=1e-5)
+        mask = torch.tensor(r.loss_mask)
+        means.append(float((logprobs[1:].exp() * mask).sum() / mask.sum()))
+    assert probabilities(trainer, rollouts) == pytest.approx(means, rel=1e-5)
 
 
 def test_the_held_out_gain_begins_at_the_mean_advantage_and_rises_with_the_objective() -> None:
