@@ -273,7 +273,7 @@ def test_after_a_stored_phase_it_starts_from_there(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, chances = lab.copy(tmp_path / "lab", *BEFORE, "preferences"), iter((0.3, 0.5))
-    monkeypatch.setattr("stages.bodies.stored.mean_probability", lambda trainer, rollouts: next(chances))
+    monkeypatch.setattr("stages.bodies.stored.probabilities", lambda trainer, rollouts: [next(chances)])
     phase = ("labels.num_continuations=0", "stored.objective.kind=likelihood", "stored.max_epochs=1")
     phase = (*phase, "stored.learning_rate=5e-4", "stored.batch_rows=4")
     assert other.start("stored", *phase) == 0
