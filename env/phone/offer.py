@@ -21,7 +21,7 @@ from env.phone.settings import PhoneTasks
 from env.phone.solver.solver import optimal_value
 from env.phone.world.files import read_files
 from env.phone.world.levels import most_turns
-from env.phone.world.tasks import SPLITS, generate_tasks, practice_shares, practice_tasks
+from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks
 from env.phone.world.world import WorldKey, make_world
 from env.protocol import Action
 from pipeline.types import Task
@@ -124,7 +124,7 @@ PHONE = EnvironmentOffer(
         play=demonstrate,
         after_feedback="oracle",
         practice_tasks=lambda settings, number, seed, held_out: practice_tasks(
-            number, level_shares=practice_shares(settings.level_shares), seed=seed, held_out=held_out
+            number, level_shares=settings.level_shares, seed=seed, held_out=held_out
         ),
     ),
     scripted=ScriptedAgent(scripted_reply, scripted.DIGEST),

@@ -52,8 +52,7 @@ class Sft(Section):
     num_demonstrations: int = setting(6000, "demonstrated episodes of scripted policies", ge=1)
     practice_tasks: int = setting(
         0,
-        "throwaway tasks to demonstrate on, of clusters that are not held out, half of them on easier "
-        "levels where tasks.level_shares leaves those out; 0: the training tasks",
+        "throwaway tasks to demonstrate on, of clusters that are not held out; 0: the training tasks",
         ge=0,
     )
     guided_share: float = setting(0.3, "demonstrations with feedback in the prompt", ge=0, le=1)

@@ -93,6 +93,4 @@ class Stored(Section):
     objective: Objective = Nothing()
     learning_rate: float = setting(1e-5, "constant", gt=0)
     batch_rows: int = setting(256, "rollouts, or sibling steps, per update", ge=1)
-    max_epochs: int = setting(
-        16, "at most; held-out successes end it before, once they get no more probable", ge=1
-    )
+    max_epochs: int = setting(16, "at most; it ends before, once held-out successes get less probable", ge=1)

@@ -85,18 +85,6 @@ def practice_tasks(
     return tasks
 
 
-def practice_shares(level_shares: dict[int, float]) -> dict[int, float]:
-    """Returns the shares of levels to practise on: half for those easier than any of the tasks', if any are.
-
-    Hard levels alone teach no copying (decision 0083).
-    """
-    asked = {level: share for level, share in level_shares.items() if share > 0}
-    easier = range(1, min(asked))
-    if not easier:
-        return level_shares
-    return dict.fromkeys(easier, 0.5 / len(easier)) | {level: share / 2 for level, share in asked.items()}
-
-
 def _apportion(total: int, shares: dict[str, float] | dict[int, float]) -> list[int]:
     """Returns whole numbers that add up to `total`, by largest remainder."""
     scale = total / sum(shares.values())

@@ -1,5 +1,4 @@
 import json
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -13,7 +12,7 @@ from env.phone.world.companies import MAX_COMPANIES, company_name
 from env.phone.world.levels import LEVELS
 from env.phone.world.lexicon import PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.world.rules import prior_fields, sufficient_forms
-from env.phone.world.tasks import SPLITS, generate_tasks, practice_shares, practice_tasks, unsolvable
+from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks, unsolvable
 from env.phone.world.world import WorldKey
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.ids import digest
@@ -146,18 +145,6 @@ def test_practice_companies_are_in_no_split_and_depart_from_the_prior_as_no_test
     assert practice == practice_tasks(900, level_shares=LOWER, seed=0, held_out=held_out)
     assert facts_of(practice)[2]
     assert not facts_of(practice)[2] & facts_of(tests)[2]
-
-
-def test_half_of_practice_is_easier_than_tasks_that_leave_easy_levels_out():
-    assert practice_shares(LOWER) == LOWER
-    assert practice_shares({1: 0.0, 2: 1.0}) == {1: 0.5, 2: 0.5}
-    asked = {3: 0.4, 4: 0.3, 5: 0.3}
-    assert practice_shares(asked) == {1: 0.25, 2: 0.25, 3: 0.2, 4: 0.15, 5: 0.15}
-    practise = PHONE.demonstrators.practice_tasks
-    made = practise(PHONE.settings(level_shares=asked), 200, 0, set())
-    levels = Counter(world_of(task).company.level for task in made)
-    assert set(levels) == {1, 2, 3, 4, 5}
-    assert 80 <= levels[1] + levels[2] <= 120
 
 
 def test_names_and_numbers_are_a_companys_own_and_share_an_exchange_within_it():
