@@ -11,7 +11,7 @@ from stages.settings import Config
 from stages.wiring.build import make_policy_trainer
 from stages.wiring.cards import serve_folder
 from stages.wiring.dpo_report import dpo_page, dpo_report
-from stages.wiring.epochs import train_to_best
+from stages.wiring.epochs import train_epochs
 
 PATIENCE = 1
 """Looks running without a lower held-out loss, after which training ends: a start value."""
@@ -52,7 +52,7 @@ def make(start: Start[Config], work: None) -> None:
         start.say(f"epoch {epoch}: held-out pairs: {', '.join(f'{n} {x:.4f}' for n, x in of_all.items())}")
         return {"epoch": epoch, "update": update, **seen}
 
-    trained = train_to_best(
+    trained = train_epochs(
         start,
         trainer,
         num_rows=len(training),

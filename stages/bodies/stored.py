@@ -18,7 +18,7 @@ from stages.settings import Config
 from stages.stored import Work
 from stages.wiring.build import load_critic, make_policy_trainer
 from stages.wiring.cards import serve_folder
-from stages.wiring.epochs import train_to_best
+from stages.wiring.epochs import train_epochs
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.recorders_critic import outcome_stamp
 from stages.wiring.refusals import check_critic
@@ -53,15 +53,11 @@ def make(start: Start[Config], work: Work | None) -> None:
     def look(epoch: int, update: int) -> list[float]:
         if settings.objective.judged_by_loss:
             rows = objective.rows(examples.held_out, examples.held_out_advantages)
-            found, words = (
-                [held_out_gain(trainer, rows, objective.loss)],
-                "minus the loss of held-out rollouts is",
-            )
+            found = [held_out_gain(trainer, rows, objective.loss)]
+            words = "minus the loss of held-out rollouts is"
         else:
-            found, words = (
-                probabilities(trainer, examples.held_out),
-                "tokens of held-out successes have probability",
-            )
+            found = probabilities(trainer, examples.held_out)
+            words = "tokens of held-out successes have probability"
         start.metrics({"update": update, f"held_out/{measure}": fmean(found)})
         start.say(f"epoch {epoch}: {words} {fmean(found):.4f}")
         return found
@@ -70,7 +66,7 @@ def make(start: Start[Config], work: Work | None) -> None:
         judged = settings.objective.judged_by_loss
         return best_look([fmean(each) for each in looks]) if judged else latest_as_good(looks)
 
-    trained = train_to_best(
+    trained = train_epochs(
         start,
         trainer,
         num_rows=len(examples.train),

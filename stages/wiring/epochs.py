@@ -29,7 +29,7 @@ class Trained(Generic[L]):
     ended_by_itself: bool
 
 
-def train_to_best(
+def train_epochs(
     start: Start[Config],
     trainer: Trainer,
     *,

@@ -38,7 +38,7 @@ def stored_page(report: Mapping[str, Any]) -> str:
     )
     left_out = [(reason.replace("_", " "), f"{number:,}") for reason, number in rows["left_out"].items()]
     told = [(word, f"{number:,}") for word, number in rows["told_words"].items()]
-    ended = "looks since then are no better" if report["ended_by_itself"] else "stored.max_epochs was reached"
+    ended = "looks after it are no better" if report["ended_by_itself"] else "stored.max_epochs was reached"
     sentence, label, caption = _WORDS[measure]
     words = (
         f"{sentence.format(rows['held_out'])} {first[measure]:.4f} at the start, {kept[measure]:.4f} after "
