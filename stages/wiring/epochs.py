@@ -12,7 +12,7 @@ from pipeline.artifacts.signals import StopRequested
 from pipeline.training import Trainer
 from pipeline.training.stored.stopping import is_over
 from stages.settings import Config
-from stages.wiring.sft_data import rows_of_update
+from stages.wiring.sft_data import rows_of_update, updates_per_epoch
 
 L = TypeVar("L")
 
@@ -56,7 +56,7 @@ def train_epochs(
         look: (epoch, updates) -> what is seen of the present weights, in JSON's types.
         keep: looks so far -> place of the one whose weights are kept: the last, or the same as before.
     """
-    per_epoch = max(1, num_rows // batch_rows)
+    per_epoch = updates_per_epoch(num_rows, batch_rows)
     looks: list[L] = []
     weights = start.folder / "_looks"  # of the look that is kept so far
     if found := start.checkpoints.latest():

@@ -103,12 +103,16 @@ def that_fit(start: Start, encoded: list[Encoded]) -> list[Encoded]:
     return short
 
 
+def updates_per_epoch(num_rows: int, batch_rows: int) -> int:
+    """Returns how many whole batches there are, at least one."""
+    return max(1, num_rows // batch_rows)
+
+
 def rows_of_update(num_rows: int, batch_rows: int, update: int, seed: int) -> list[int]:
     """Returns which rows an update trains on: a pure function of (seed, update).
 
     An epoch is a fresh shuffle cut into whole batches; what is left over differs from epoch to epoch.
     """
-    per_epoch = max(1, num_rows // batch_rows)
-    epoch, place = divmod(update, per_epoch)
+    epoch, place = divmod(update, updates_per_epoch(num_rows, batch_rows))
     order = np.random.default_rng(seed_of(seed, "sft order", epoch)).permutation(num_rows)
     return [int(i) for i in order[place * batch_rows : (place + 1) * batch_rows]]
