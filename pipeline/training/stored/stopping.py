@@ -1,4 +1,4 @@
-"""When training on stored rollouts ends: what is held out gets no better by the objective's own measure."""
+"""When training on stored rollouts ends and which weights it keeps, by looks at what is held out."""
 
 from collections.abc import Iterable, Sequence
 
