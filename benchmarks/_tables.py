@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from benchmarks import _looks
 from benchmarks._results import Row, Table, read_rows
 from benchmarks._run import RESULTS
-from benchmarks.demo_seeds import PARTS
+from benchmarks.demo_seeds import BESIDE, OPPONENT, PARTS
 from benchmarks.levers import COUNTED, LEVERS
 from benchmarks.phone_policies import named
 from pipeline.statistics import wilson
@@ -107,10 +107,14 @@ def percent(value: float) -> str:
 
 def change(table: Table, variant: str) -> str:
     """Returns `start -> actor (gain [low, high])`, in percent and points."""
-    gain = table.row(variant, "gain")
-    low, high = (f"{100 * x:+.1f}" if x is not None else "-" for x in (gain.low, gain.high))
     start, actor = (percent(table(variant, who)) for who in ("start", "actor"))
-    return f"{start} -> {actor} ({100 * (gain.value or 0):+.1f} [{low}, {high}])"
+    return f"{start} -> {actor} ({in_points(table.row(variant, 'gain'))})"
+
+
+def in_points(row: Row) -> str:
+    """Returns `+3.4 [+1.2, +5.5]`, a difference of shares in points."""
+    low, high = (f"{100 * x:+.1f}" if x is not None else "-" for x in (row.low, row.high))
+    return f"{100 * (row.value or 0):+.1f} [{low}, {high}]"
 
 
 def demo() -> str:
@@ -125,6 +129,9 @@ def demo() -> str:
         },
         "minutes": lambda t: number(t("run", "minutes"), 1),
         "rollouts sampled": lambda t: number(t("run", "rollouts sampled")),
+        OPPONENT: lambda t: change(t, OPPONENT),
+        "its rollouts": lambda t: number(t(OPPONENT, "rollouts")),
+        "first try beside it, points": lambda t: in_points(t.row(BESIDE, "ahead")),
     }
     head = ["", *(f"seed {seed}" for seed in tables)]
     return grid(head, ([name, *(show(table) for table in tables.values())] for name, show in lines.items()))

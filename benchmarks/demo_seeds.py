@@ -1,9 +1,10 @@
-"""The demo on several seeds, each held against what the demo must show.
+"""The demo on several seeds, each held against what the demo must show, and beside decoupled clip.
 
-    python -m benchmarks.demo_seeds          # seeds 0, 1, 2: about ten minutes each on two cores
+    python -m benchmarks.demo_seeds          # seeds 0, 1, 2: about twenty minutes each on two cores
 
 Each seed runs the same stage commands as `make demo`, in `<data dir>/demo-seed<k>`; a run that is there
-goes on where it stopped. The learning curves of seed 0 are copied to docs/figures/.
+goes on where it stopped. The learning curves of seed 0 are copied to docs/figures/. Then decoupled clip
+trains the same starting policy on fresh rollouts alone, for no fewer than all that the demo sampled.
 """
 
 import json
@@ -11,11 +12,17 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks._material import linked
 from benchmarks._results import Criteria, Row, at_least, measured, surely_positive
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
+from pipeline.artifacts.artifact import Artifact
 from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.statistics import ClusterBootstrap
 
 CONFIG = "configs/demo.yaml"
 CURVES = ROOT / "docs" / "figures" / "demo_curves.svg"
@@ -28,7 +35,12 @@ PARTS = {
 SKILLS = {
     f"skill_vs_{of}": f"skill against {of.replace('_', ' ')}" for of in ("constant", "task_rate", "position")
 }
-
+OPPONENT, BESIDE = "decoupled clip, first try", "demo beside decoupled clip"
+DECOUPLED_CLIP = (
+    "stored.objective={kind: none}",
+    "actor.credit={mode: decoupled_clip}",
+    "actor.num_iterations=26",  # of some 325 rollouts (benchmarks/dense.py): the demo's, and some more
+)
 
 FIRST, GREEDY, UNSEEN = PARTS["first_try"], PARTS["greedy"], PARTS["test_unseen_company"]
 CRITERIA: Criteria = {
@@ -42,6 +54,7 @@ CRITERIA: Criteria = {
     "unseen companies: >= 400 rollouts a side": lambda t: (t.row(UNSEEN, "gain").n or 0) >= 400,
     "gate: PASS": lambda t: t("critic", "gate passed") == 1,
     **{f"critic: {name} > 0": surely_positive("critic", name) for name in SKILLS.values()},
+    "decoupled clip: no fewer rollouts": lambda t: t(OPPONENT, "rollouts") >= t("run", "rollouts sampled"),
     "at most 10 minutes": lambda t: max(t("run", "minutes"), t("run", "elapsed minutes")) <= 10,
 }
 
@@ -81,7 +94,41 @@ def measure(asked: Asked) -> Sequence[Row]:
     if asked.seed == 0 and not asked.settings[:-1]:
         page = (asked.data_dir / run / "summary.html").read_text(encoding="utf-8")
         CURVES.write_text(first_drawing(page), encoding="utf-8")
-    return rows_of(summary, minutes)
+    return [*rows_of(summary, minutes), *beside_decoupled_clip(run, asked)]
+
+
+def beside_decoupled_clip(demo: str, asked: Asked) -> list[Row]:
+    """Returns what decoupled clip gains from a demo's starting policy, and how far the demo is ahead."""
+    home = linked(asked.data_dir, demo, "decoupled_clip", ("tasks", "sft"))
+    settings = [*asked.settings, *DECOUPLED_CLIP]
+    make_stages(CONFIG, home.name, ("actor", "evaluation", "summary"), settings, asked.data_dir)
+    summary = json.loads((home / "summary.json").read_text(encoding="utf-8"))
+    minutes = summary["minutes_by_stage"]["actor"]
+    ours, theirs = (first_tries(folder) for folder in (asked.data_dir / demo, home))
+    cluster = {
+        task["task_id"]: task["extra_info"]["cluster"]
+        for task in Artifact.open(home, "tasks").table("tasks").select(["task_id", "extra_info"]).to_pylist()
+    }
+    both = sorted(ours.keys() & theirs.keys())
+    boot = ClusterBootstrap([cluster[task] for task in both])
+    ahead = boot.mean(np.array([ours[task] - theirs[task] for task in both]))
+    return [
+        *gained(OPPONENT, summary["first_try"]),
+        *measured(OPPONENT, {"rollouts": summary["budget"]["rollouts"], "minutes of its actor": minutes}),
+        *measured(BESIDE, {"ahead": ahead}, len(both)),
+    ]
+
+
+def first_tries(run: Path) -> dict[str, float]:
+    """Returns task_id -> success of a run's actor at its first tries at temperature 1."""
+    evaluation = Artifact.open(run, "evaluation")
+    columns = ["task_id", "policy_digest", "attempt", "temperature", "reward"]
+    actor, found = evaluation.report["policies"]["actor"], dict[str, list[float]]()
+    for row in evaluation.table("rollouts").select(columns).to_pylist():
+        is_first_try = row["policy_digest"] == actor and row["attempt"] == 0 and row["temperature"] == 1
+        if is_first_try and row["reward"] is not None:
+            found.setdefault(row["task_id"], []).append(row["reward"])
+    return {task: float(np.mean(rewards)) for task, rewards in found.items()}
 
 
 def first_drawing(page: str) -> str:
