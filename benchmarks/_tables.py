@@ -122,16 +122,16 @@ def demo() -> str:
     tables = rows_of("demo_seeds")
     lines: dict[str, Callable[[Table], str]] = {
         **{part: lambda t, part=part: change(t, part) for part in PARTS.values()},  # type: ignore[misc]
-        "critic's gate": lambda t: "PASS" if t("critic", "gate passed") else "FAIL",
-        **{
-            f"critic's {name}": lambda t, name=name: with_bounds(t.row("critic", name))  # type: ignore[misc]
-            for name in ("skill against constant", "skill against position")
-        },
+        "critic's gate; skill against a constant": lambda t: (
+            f"{'PASS' if t('critic', 'gate passed') else 'FAIL'}; "
+            + with_bounds(t.row("critic", "skill against constant"))
+        ),
         "minutes": lambda t: number(t("run", "minutes"), 1),
-        "rollouts sampled": lambda t: number(t("run", "rollouts sampled")),
         OPPONENT: lambda t: change(t, OPPONENT),
-        "its rollouts": lambda t: number(t(OPPONENT, "rollouts")),
-        "first try beside it, points": lambda t: in_points(t.row(BESIDE, "ahead")),
+        "the demo ahead of it, points": lambda t: in_points(t.row(BESIDE, "ahead")),
+        "rollouts: the demo; decoupled clip": lambda t: (
+            f"{number(t('run', 'rollouts sampled'))}; {number(t(OPPONENT, 'rollouts'))}"
+        ),
     }
     head = ["", *(f"seed {seed}" for seed in tables)]
     return grid(head, ([name, *(show(table) for table in tables.values())] for name, show in lines.items()))
