@@ -23,6 +23,7 @@ from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from pipeline.artifacts.artifact import Artifact
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.statistics import ClusterBootstrap
+from pipeline.tables import tasks_from
 
 CONFIG = "configs/demo.yaml"
 CURVES = ROOT / "docs" / "figures" / "demo_curves.svg"
@@ -105,13 +106,10 @@ def beside_decoupled_clip(demo: str, asked: Asked) -> list[Row]:
     summary = json.loads((home / "summary.json").read_text(encoding="utf-8"))
     minutes = summary["minutes_by_stage"]["actor"]
     ours, theirs = (first_tries(folder) for folder in (asked.data_dir / demo, home))
-    cluster = {
-        task["task_id"]: task["extra_info"]["cluster"]
-        for task in Artifact.open(home, "tasks").table("tasks").select(["task_id", "extra_info"]).to_pylist()
-    }
-    both = sorted(ours.keys() & theirs.keys())
-    boot = ClusterBootstrap([cluster[task] for task in both])
-    ahead = boot.mean(np.array([ours[task] - theirs[task] for task in both]))
+    tasks = sorted(tasks_from(Artifact.open(home, "tasks").table("tasks")), key=lambda task: task.task_id)
+    both = [task for task in tasks if task.task_id in ours and task.task_id in theirs]
+    boot = ClusterBootstrap([task.cluster for task in both])
+    ahead = boot.mean(np.array([ours[task.task_id] - theirs[task.task_id] for task in both]))
     return [
         *gained(OPPONENT, summary["first_try"]),
         *measured(OPPONENT, {"rollouts": summary["budget"]["rollouts"], "minutes of its actor": minutes}),
