@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -74,12 +75,26 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     return found
 
 
-def ahead(regime: str, tables: Seeds, arm: str, against: str) -> str:
-    """Returns by how much an arm is ahead of another in success, at what the cheaper one spent on average."""
+def ahead(regime: str, tables: Seeds, arm: str, against: str, *, fresh: bool = False) -> str:
+    """Returns by how much an arm is ahead of another in success, at what the cheaper one spent on average.
+
+    `fresh`: only the actor's own rollouts count, as if all that was paid before them were free.
+    """
     by_arm, goal = curves_by_arm(tables), comparison_of(regime)["threshold"]
-    own, others = ([by_arm[name][seed] for seed in tables] for name in (arm, against))
+    own, others = (
+        [
+            since(by_arm[name][seed], table(name, "rollouts at 0") if fresh else 0)
+            for seed, table in tables.items()
+        ]
+        for name in (arm, against)
+    )
     budget, judged = beside_at_equal_cost(own, others, goal)
     return f"{interval_words(judged.difference, 3)} at {budget:,.0f} rollouts"
+
+
+def since(curve: Curve, paid: float) -> Curve:
+    """Returns a curve as if what was `paid` at first had cost nothing."""
+    return replace(curve, costs=np.maximum(curve.costs - paid, 0))
 
 
 def spent(curves: Sequence[Curve]) -> float:

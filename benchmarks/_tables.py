@@ -152,9 +152,9 @@ def looks(name: str, against: str, regime: str = "") -> str:
     return grid(head, _looks.lines(regime or name, rows_of(name), against))
 
 
-def ahead(name: str, arm: str, against: str, regime: str = "") -> str:
-    """Returns by how much an arm of such results is ahead of another at equal rollouts."""
-    return _looks.ahead(regime or name, rows_of(name), arm, against)
+def ahead(name: str, arm: str, against: str, regime: str = "", *, fresh: bool = False) -> str:
+    """Returns by how much an arm of such results is ahead of another at equal rollouts, or fresh ones."""
+    return _looks.ahead(regime or name, rows_of(name), arm, against, fresh=fresh)
 
 
 def levers() -> str:

@@ -54,6 +54,13 @@ def test_two_arms_are_held_against_each_other_at_what_the_cheaper_one_spent() ->
     assert found == "-0.450 [-0.450, -0.450] at 2,000 rollouts"
 
 
+def test_of_fresh_rollouts_alone_what_was_paid_before_them_is_free() -> None:
+    """After 1,000 fresh rollouts the method has .75, the opponent an eighth of its gain more than .1: .2."""
+    tables = {0: table(0.75, 0.9), 1: table(0.75, 0.9)}
+    found = ahead("sparse", tables, "v_dapo", "decoupled_clip", fresh=True)
+    assert found == "0.550 [0.550, 0.550] at 1,000 rollouts"
+
+
 def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
     ours, other = lines("sparse", {0: table(0.75, 0.6), 1: table(0.75, 0.6)}, "decoupled_clip")
     assert other[3] == "> 8,000, > 8,000"
