@@ -152,9 +152,12 @@ def looks(name: str, against: str, regime: str = "") -> str:
     return grid(head, _looks.lines(regime or name, rows_of(name), against))
 
 
-def ahead(name: str, arm: str, against: str, regime: str = "", *, fresh: bool = False) -> str:
-    """Returns by how much an arm of such results is ahead of another at equal rollouts, or fresh ones."""
-    return _looks.ahead(regime or name, rows_of(name), arm, against, fresh=fresh)
+def ahead(
+    name: str, arm: str, against: str, regime: str = "", *, fresh: bool = False, seeds: Sequence[int] = ()
+) -> str:
+    """Returns by how much an arm is ahead of another at equal (or fresh) rollouts, on all seeds or some."""
+    tables = {seed: table for seed, table in rows_of(name).items() if not seeds or seed in seeds}
+    return _looks.ahead(regime or name, tables, arm, against, fresh=fresh)
 
 
 def levers() -> str:
