@@ -11,7 +11,7 @@ from benchmarks._run import ROOT, Asked, make_stages
 from critics.labels.checks import check_labels
 from critics.labels.named_targets import RULES, retarget
 from critics.labels.samples import samples_of
-from critics.labels.soft_targets import build_labels
+from critics.labels.soft_targets import Granularity, build_labels
 from critics.labels.splits import Part, parts_of
 from pipeline.artifacts.artifact import Artifact
 from pipeline.config import load_config
@@ -21,6 +21,7 @@ from pipeline.types import Label, Rollout, StateRef, Task
 from stages.critic import STAGE as CRITIC_STAGE
 from stages.labels import STAGE as LABELS_STAGE
 from stages.settings import Config
+from stages.settings.critic import Critic
 
 CODE_VERSION = 2
 """Of critics' benchmarks and measures: raised with every change of what a kept row says."""
@@ -82,9 +83,9 @@ class Material:
         settings = [getattr(self.config, name).model_dump(mode="json") for name in ("labels", "critic")]
         return digest(*asked, settings, self.digests, code)
 
-    def part_of(self) -> dict[str, Part]:
-        """Returns rollout_id -> part, as the critic stage has it."""
-        shares, seed = self.config.critic, self.config.run.seed
+    def part_of(self, shares: Critic | None = None) -> dict[str, Part]:
+        """Returns rollout_id -> part, as the critic stage has it, or would have it with other shares."""
+        shares, seed = shares or self.config.critic, self.config.run.seed
         return parts_of(
             self.rollouts,
             self.tasks,
@@ -106,7 +107,7 @@ class Material:
             kept[state] = self.samples[state]
         return kept
 
-    def labels(self, variant: str) -> tuple[list[Label], str, int]:
+    def labels(self, variant: str, granularity: Granularity | None = None) -> tuple[list[Label], str, int]:
         """Returns a variant's labels, checked, their rule, and tokens of the continuations that its fit uses.
 
         Those of validating companies decide when any fit ends; a rule uses no others.
@@ -120,7 +121,7 @@ class Material:
             kappa=float(name.removeprefix("kappa")) if name.startswith("kappa") else settings.kappa,
             label_policy_digest=self.policy_digest,
             seed=self.config.run.seed,
-            granularity=settings.granularity,
+            granularity=granularity or settings.granularity,
         )
         rule = name if name in RULES else "soft"
         if rule != "soft":
@@ -135,11 +136,14 @@ class Material:
         return labels, rule, sum(r.num_trainable_tokens for members in used for r in members)
 
 
-def material_of(asked: Asked, config: str = CONFIG) -> Material:
-    """Returns what the stages up to critic_report made of a seed, in `quality-seed<k>`; made if need be."""
-    run = f"quality-seed{asked.seed}"
-    make_stages(config, run, STAGES, asked.settings, asked.data_dir)
-    return Material(load_config(Config, ROOT / config, asked.settings), asked.data_dir / run)
+def material_of(
+    asked: Asked, config: str = CONFIG, run: str = "quality", settings: Sequence[str] = ()
+) -> Material:
+    """Returns what the stages up to critic_report made of a seed, in `<run>-seed<k>`; made if need be."""
+    settings = [*settings, *asked.settings]
+    run = f"{run}-seed{asked.seed}"
+    make_stages(config, run, STAGES, settings, asked.data_dir)
+    return Material(load_config(Config, ROOT / config, settings), asked.data_dir / run)
 
 
 def linked(data_dir: Path, run: str, name: str, stages: Sequence[str]) -> Path:
