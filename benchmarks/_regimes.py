@@ -32,13 +32,18 @@ def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
     """Returns what makes a seed's runs and yields its looks."""
 
     def measure(asked: Asked) -> Iterator[Row]:
-        config = config_of(regime)
-        if names := asked.options.arms:
-            arms = config["comparison"]["arms"]
-            config["comparison"]["arms"] = {name: arms[name] for name in names.split(",")}
-        return looks_of(comparison_made(config, f"{regime}-seed{asked.seed}", asked))
+        return looks_of(comparison_made(asked_of(regime, asked), f"{regime}-seed{asked.seed}", asked))
 
     return measure
+
+
+def asked_of(regime: str, asked: Asked) -> Any:
+    """Returns the configuration of a regime with the arms that are asked for."""
+    config = config_of(regime)
+    if names := asked.options.arms:
+        arms = config["comparison"]["arms"]
+        config["comparison"]["arms"] = {name: arms[name] for name in names.split(",")}
+    return config
 
 
 def comparison_made(config: Any, run: str, asked: Asked) -> Artifact:
