@@ -26,8 +26,8 @@ def measure(asked: Asked) -> Iterator[Row]:
     Intervals are Wilson's, over rollouts.
     """
     run = f"long-start-seed{asked.seed}"
-    settings = [*asked.settings, f"sft.base={base_of(asked)}", "rollouts.num_tasks=400"]
-    settings.append("rollouts.chain={draws: 1, feedback_free_share: 0.0}")
+    settings = [*asked.settings, f"sft.base={base_of(asked)}", "rollouts.num_tasks=800"]
+    settings.append("rollouts.chain={num_attempts: 2, draws: 1, feedback_free_share: 0.0}")
     make_stages(CONFIG, run, ("tasks", "sft", "rollouts"), settings, asked.data_dir)
     folder = asked.data_dir / run
     levels = {task["task_id"]: task["level"] for task in rows_of(folder, "tasks")}
