@@ -25,6 +25,7 @@ WORDS = (
     "ahead",
     "levels",
     "levers",
+    "ablations",
     "policies",
     "splits",
     "gate",

@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import critic_drift, critic_gate, critic_quality, feedback_kinds, recorded, tool, weeks
+from benchmarks import (
+    ablations,
+    critic_drift,
+    critic_gate,
+    critic_quality,
+    feedback_kinds,
+    recorded,
+    tool,
+    weeks,
+)
 from benchmarks._critics import fitted, values_of
 from benchmarks._material import CONFIG, QUICK, Material
 from benchmarks._results import Table, read_rows
@@ -47,6 +56,20 @@ def test_quick_runs_share_what_they_sampled_and_go_on(tmp_path: Path) -> None:
     assert main(critic_drift.BENCHMARK, command) == 0
     assert {"far", "watched"} <= set(Table(read_rows(folder / "critic_drift-seed0.json")).variants("last KL"))
     assert sampled.items() <= {p: p.stat().st_mtime_ns for p in tmp_path.rglob("rollouts*.parquet")}.items()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ablations_are_all_judged_and_go_on(tmp_path: Path) -> None:
+    command = ["--quick", "--seeds", "0", "--regimes", "dense", "--data-dir", str(tmp_path)]
+    assert main(ablations.BENCHMARK, command) == 0
+    path = tmp_path / "quick" / "ablations-seed0.json"
+    made = path.read_text()
+    table = Table(read_rows(path))
+    assert table.variants("ece_excess") == [f"dense, {name}" for name in ablations.VARIANTS]
+    assert table("dense, size: 1 layer", "trunk") < table("dense, method", "trunk")
+    assert main(ablations.BENCHMARK, command) == 0
+    assert path.read_text() == made
 
 
 @pytest.mark.soak
