@@ -35,7 +35,10 @@ from critics.labels.soft_targets import Granularity
 from pipeline.statistics import ClusterBootstrap
 
 REGIMES = ("dense", "sparse")
-CONTINUED = ("labels={num_continuations: 2, max_states: 1000, guided_share: 0}", "training.threads=1")
+CONTINUED = (
+    "labels={num_continuations: 2, max_states: 1000, guided_share: 0}",
+    "critic.fit_continuations=false",  # none is in the comparison
+)
 OVER_METHOD = "over the method"
 SHOWN = ("ev", "ev_within", "rho_a", "ece_excess")
 
