@@ -2,8 +2,9 @@
 
     python -m benchmarks.long_start --results benchmarks/results
 
-The starting policy of configs/comparison-long.yaml is that of configs/phone-l3-tiny.yaml. A start that
-never succeeds teaches no arm anything, so it is asked first. Half an hour of one core.
+The starting policy of configs/comparison-long.yaml: that of configs/phone-l3-tiny.yaml with some updates at
+those levels. A start that never succeeds teaches no arm anything, so it is asked first. Forty minutes of
+one core.
 """
 
 import sys
