@@ -3,14 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import stdev
-
-from scipy.stats import t
 
 from benchmarks import _looks
 from benchmarks._results import Row, Table, read_rows
 from benchmarks._run import RESULTS
-from benchmarks.ablations import OVER_METHOD
 from benchmarks.demo_seeds import BESIDE, OPPONENT, PARTS
 from benchmarks.levers import COUNTED, LEVERS
 from benchmarks.phone_policies import named
@@ -187,33 +183,6 @@ def levers() -> str:
         "were values free",
     ]
     return grid(head, lines)
-
-
-def ablations() -> str:
-    """Returns each variant's figures, means over seeds, and what it has in EV_within over the method."""
-    tables = list(rows_of("ablations").values())
-    metrics = ("ev", "ev_within", "rho_a", "ece_excess", "converged")
-    lines = []
-    for variant in tables[0].variants("ev"):
-        means = [number(over_seeds(tables, variant, metric).value) for metric in metrics]
-        gains = [table(variant, OVER_METHOD) for table in tables]
-        lines.append([variant, *means, ", ".join(number(gain) for gain in gains), mean_with_bounds(gains)])
-    head = ["", "EV", "EV_within", "rho_A", "ECE above its floor", "converged", "over the method", "mean"]
-    return grid(head, lines)
-
-
-def mean_with_bounds(values: Sequence[float]) -> str:
-    """Returns the mean of one figure a seed, with Student's interval if there are several.
-
-    Example:
-        >>> mean_with_bounds([0.1, 0.3, 0.2])
-        '0.20 [-0.05, 0.45]'
-    """
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return number(mean)
-    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return with_bounds(Row("", "", mean, mean - half, mean + half))
 
 
 def levels() -> str:

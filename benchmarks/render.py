@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from benchmarks import _tables
+from benchmarks._ablation_tables import ablations, granularity_over_binary
 from benchmarks._run import ROOT
 
 TEMPLATE = ROOT / "benchmarks" / "results.md.jinja"
@@ -25,7 +26,6 @@ WORDS = (
     "ahead",
     "levels",
     "levers",
-    "ablations",
     "policies",
     "splits",
     "gate",
@@ -40,6 +40,7 @@ def page() -> str:
     """Returns docs/results.md."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     environment.globals |= {name: getattr(_tables, name) for name in WORDS}
+    environment.globals |= {each.__name__: each for each in (ablations, granularity_over_binary)}
     return environment.from_string(TEMPLATE.read_text("utf-8")).render()
 
 
