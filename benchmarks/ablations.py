@@ -76,8 +76,7 @@ def rows_of(material: Material, regime: str, name: str, variant: Variant) -> lis
     else:
         source = "kappa2" if variant.granularity else material.config.labels.target
         labels, rule, _ = material.labels(source, variant.granularity)
-        changes = {"fit_continuations": False, **variant.changes}
-        trainer, calibrator, facts = fitted(material, labels, rule, trunk, changes=changes)
+        trainer, calibrator, facts = fitted(material, labels, rule, trunk, changes=variant.changes)
         values, converged = values_of(material, trainer, calibrator, "none"), facts["converged"]
     audit, method = audit_of(material, values), audit_of(material, made)
     seed = material.config.run.seed

@@ -2,7 +2,7 @@
 
     python -m benchmarks.long --seeds 0 --arms v_dapo,no_critic,decoupled_clip --results benchmarks/results
 
-As benchmarks/sparse.py, whose page says the rest. Each seed has a start of its own: what
+As benchmarks/sparse.py, whose page says the rest. Each seed has a start of its own, from the policy that
 configs/phone-l3-tiny.yaml teaches with that seed.
 """
 
