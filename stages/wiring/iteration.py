@@ -138,7 +138,7 @@ class Iterations:
     ) -> ActorState:
         """Returns the state after an optimizer step."""
         if not update.sets:
-            refuse_nothing_to_learn(state.empty_running + 1, state.iterations)
+            refuse_nothing_to_learn(self.settings, state.empty_running + 1, state.iterations)
             return replace(state, empty_running=state.empty_running + 1)
         failpoint("actor.update.before")
         rows, metrics, after = update_rows(update, credit=credit, state=state.credit, logprobs=logprobs)

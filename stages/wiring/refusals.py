@@ -11,7 +11,7 @@ from env.catalog import offer_of
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
-from stages.settings import Config
+from stages.settings import Actor, Config
 from stages.settings.sampling import Chain
 
 if TYPE_CHECKING:
@@ -139,11 +139,12 @@ def refuse_disagreement(gap: float, iteration: int, *, half_precision: bool) -> 
         )
 
 
-def refuse_nothing_to_learn(empty_running: int, iteration: int) -> None:
+def refuse_nothing_to_learn(actor: Actor, empty_running: int, iteration: int) -> None:
     """Raises ArtifactError, code QUALITY, if too many updates running had nothing to train on."""
-    if empty_running >= MAX_EMPTY_UPDATES:
+    if actor.stops and empty_running >= MAX_EMPTY_UPDATES:
         raise ArtifactError(
             f"iteration {iteration}: {empty_running} updates running had nothing to train on: all rollouts "
-            "of a set succeed, or all fail. Next: other tasks, a better starting policy, or more draws",
+            "of a set succeed, or all fail. Next: other tasks, a better starting policy, or more draws; "
+            "actor.stops=false samples on",
             code=ExitCode.QUALITY,
         )

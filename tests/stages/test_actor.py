@@ -201,8 +201,10 @@ def test_a_stop_keeps_every_finished_iteration(chain, stopped):
 
 def test_updates_without_anything_to_train_on_are_counted_across_a_stop(stopped, monkeypatch, capsys):
     monkeypatch.setattr(BaselineSets, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
-    assert stopped().start("actor") == 4
+    lab = stopped()
+    assert lab.start("actor") == 4
     assert "iteration 1: 3 updates running had nothing to train on" in capsys.readouterr().err
+    assert lab.start("actor", "actor.stops=false") == 0
 
 
 def test_an_environment_that_fails_too_often_is_refused(chain, monkeypatch):
