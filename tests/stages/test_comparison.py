@@ -313,7 +313,7 @@ ALONE = {"decoupled_clip", "grpo", "imitation", "tree_rpo", "actor_critic"}
 ARMS_OF = {
     "dense": (STORED, ALONE),
     "sparse": (STORED | {"no_feedback"}, ALONE),
-    "rare": ({"v_dapo", "no_critic", "no_feedback"}, {"decoupled_clip"}),
+    "rare": ({"v_dapo", "no_critic", "no_feedback"}, {"decoupled_clip", "guided"}),
     "long": (STORED, ALONE),
 }
 
