@@ -1,4 +1,4 @@
-"""Renders docs/results.md and the README's table from benchmarks/results/.
+"""Renders docs/results.md and the README's tables from benchmarks/results/.
 
     python -m benchmarks.render             # make results
 
@@ -12,11 +12,13 @@ from jinja2 import Environment, StrictUndefined
 
 from benchmarks import _tables
 from benchmarks._ablation_tables import ablations, granularity_over_binary
+from benchmarks._regime_table import regimes
 from benchmarks._run import ROOT
 
 TEMPLATE = ROOT / "benchmarks" / "results.md.jinja"
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
-BEGIN, END = "<!-- demo table -->", "<!-- end of demo table -->"
+TABLES: dict[str, Callable[[], str]] = {"demo": _tables.demo, "regimes": regimes}
+"""What stands in the README between `<!-- NAME table -->` and `<!-- end of NAME table -->`."""
 WORDS = (
     "figures",
     "cell",
@@ -45,9 +47,13 @@ def page() -> str:
 
 
 def readme() -> str:
-    """Returns README.md with the demo's table between its marks."""
-    before, rest = README.read_text("utf-8").split(BEGIN)
-    return f"{before}{BEGIN}\n{_tables.demo()}\n{END}{rest.split(END)[1]}"
+    """Returns README.md with its tables between their marks."""
+    text = README.read_text("utf-8")
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name} table -->", f"<!-- end of {name} table -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{make()}\n{end}{rest.split(end)[1]}"
+    return text
 
 
 PAGES: dict[Path, Callable[[], str]] = {PAGE: page, README: readme}

@@ -1,6 +1,9 @@
 """Arms of several seeds side by side, of looks whose curves are known."""
 
+import pytest
+
 from benchmarks._looks import ahead, curves_by_arm, lines
+from benchmarks._regime_table import fewer
 from benchmarks._results import Row, Table, measured
 
 
@@ -67,3 +70,12 @@ def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
     assert ours[5] == "at least 5.33"
     _, nobody = lines("sparse", {0: table(0.6, 0.6)}, "v_dapo")
     assert nobody[5] == "neither reaches it"
+
+
+def test_times_fewer_is_of_the_least_seed_and_the_most_and_says_who_never_came() -> None:
+    """1,500 rollouts to .65; others pay 5,500 on a seed, and 8,000 for .6 on another."""
+    curves = curves_by_arm({0: table(0.75, 0.9), 1: table(0.75, 0.6)})
+    own, others = (list(curves[arm].values()) for arm in ("v_dapo", "decoupled_clip"))
+    assert fewer(own, others, 0.65) == "3.7 to > 5.3"
+    with pytest.raises(ValueError, match=r"a run did not reach 0\.65 for 8000"):
+        fewer(others, own, 0.65)

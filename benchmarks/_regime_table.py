@@ -1,0 +1,55 @@
+"""V-DAPO beside decoupled clip in every regime that is measured: the README's table."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks._looks import beside_at_equal_cost, curves_by_arm
+from benchmarks._regimes import comparison_of
+from benchmarks._tables import grid, percent, present, rows_of
+from pipeline.comparison import Curve, cost_to
+
+REGIMES = ("rare", "sparse", "dense")
+AGAINST = "decoupled_clip"
+ARMS = {"v_dapo": "V-DAPO", "no_critic": "without its critic"}
+
+
+def regimes() -> str:
+    """Returns a line for each regime and arm: points ahead at equal rollouts, times fewer rollouts, less time."""
+    lines = []
+    for regime in filter(present, REGIMES):
+        tables, goal = rows_of(regime), comparison_of(regime)["threshold"]
+        start = np.mean([table(AGAINST, "success at -1") for table in tables.values()])
+        by_cost = [curves_by_arm(tables, cost) for cost in ("rollouts", "seconds")]
+        for arm, words in ARMS.items():
+            pairs = [([own[arm][s] for s in tables], [own[AGAINST][s] for s in tables]) for own in by_cost]
+            ahead = beside_at_equal_cost(*pairs[0], goal)[1].difference
+            points = f"{100 * ahead.value:+.0f} [{100 * ahead.low:.0f}, {100 * ahead.high:.0f}]"
+            times = [fewer(own, others, goal) for own, others in pairs]
+            head = [f"{percent(float(start))} %", str(len(tables))] if arm == "v_dapo" else ["", ""]
+            lines.append([*head, words, points, f"{100 * goal:.0f} %", *times])
+    head = [
+        "first tries that succeed at the start",
+        "seeds",
+        "",
+        "points ahead at equal rollouts",
+        "to",
+        "times fewer rollouts",
+        "times less time",
+    ]
+    return grid(head, lines)
+
+
+def fewer(own: Sequence[Curve], others: Sequence[Curve], goal: float) -> str:
+    """Returns how many times the cost of `own` others pay until success `goal`: the least seed to the most.
+
+    `> 3.3`: others paid so much and were not there. One's own runs must all be.
+    """
+    ratios = []
+    for one, other in zip(own, others, strict=True):
+        paid, theirs = (float(cost_to(goal, curve.costs, curve.observed)[0]) for curve in (one, other))
+        if not np.isfinite(paid):
+            raise ValueError(f"a run did not reach {goal:g} for {one.costs[-1]:g}: say so in words")
+        never = not np.isfinite(theirs)
+        ratios.append(((other.costs[-1] if never else theirs) / paid, never))
+    return " to ".join(f"{'> ' * never}{ratio:.1f}" for ratio, never in (min(ratios), max(ratios)))
