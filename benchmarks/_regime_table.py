@@ -15,7 +15,7 @@ ARMS = {"v_dapo": "V-DAPO", "no_critic": "without its critic"}
 
 
 def regimes() -> str:
-    """Returns a line for each regime and arm: points ahead at equal rollouts, times fewer rollouts, less time."""
+    """Returns each regime's arms: points ahead at equal rollouts, times fewer rollouts, times less time."""
     lines = []
     for regime in filter(present, REGIMES):
         tables, goal = rows_of(regime), comparison_of(regime)["threshold"]
