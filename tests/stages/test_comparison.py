@@ -313,7 +313,7 @@ ALONE = {"decoupled_clip", "grpo", "imitation", "tree_rpo", "actor_critic"}
 ARMS_OF = {
     "dense": (STORED, ALONE),
     "sparse": (STORED | {"no_feedback"}, ALONE),
-    "rare": ({"v_dapo", "no_critic", "no_feedback"}, {"decoupled_clip", "guided"}),
+    "rare": ({"v_dapo", "no_critic", "no_feedback"}, {"decoupled_clip", "decoupled_clip_rate", "guided"}),
     "long": (STORED, ALONE),
 }
 
@@ -328,7 +328,9 @@ def test_the_shipped_regimes_have_their_arms_on_equal_terms(regime: str, tmp_pat
     assert min(config.actor.evaluate_tasks, config.tasks.num_held_out) >= 400
     for run in runs:
         assert run.config.actor.credit.kl == 0
-        assert run.config.actor.learning_rate == config.actor.learning_rate
+        assert (run.config.actor.learning_rate == config.actor.learning_rate) == (
+            not run.arm.endswith("_rate")
+        )
         assert run.config.sft == config.sft
         assert ("stored" in run.chain) == (run.arm in stored)
         assert ("critic" in run.chain) == (run.arm in ("v_dapo", "shuffled"))
