@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._looks import curves_by_arm
+from benchmarks._regime_table import REGIMES
 from benchmarks._regimes import comparison_of
 from benchmarks._results import Row, Table
 from benchmarks._run import ROOT
@@ -106,7 +107,7 @@ def regime(name: str) -> str:
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Callable[[], str]] = {"critic_quality": quality, "critic_drift": drift}
-    figures |= {name: partial(regime, name) for name in ("rare", "sparse", "dense") if present(name)}
+    figures |= {name: partial(regime, name) for name in REGIMES if present(name)}
     for name, make in figures.items():
         (FOLDER / f"{name}.svg").write_text(make() + "\n", encoding="utf-8")
         print(f"wrote docs/figures/{name}.svg")
