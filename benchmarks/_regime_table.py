@@ -43,7 +43,8 @@ def regimes() -> str:
 def fewer(own: Sequence[Curve], others: Sequence[Curve], goal: float) -> str:
     """Returns how many times the cost of `own` others pay until success `goal`: the least seed to the most.
 
-    `> 3.3`: others paid so much and were not there. One's own runs must all be.
+    `> 3.3`: others paid so much and were not there; if any seed's were not, the most is a bound. One's own
+    runs must all be there.
     """
     ratios = []
     for one, other in zip(own, others, strict=True):
@@ -52,4 +53,6 @@ def fewer(own: Sequence[Curve], others: Sequence[Curve], goal: float) -> str:
             raise ValueError(f"a run did not reach {goal:g} for {one.costs[-1]:g}: say so in words")
         never = not np.isfinite(theirs)
         ratios.append(((other.costs[-1] if never else theirs) / paid, never))
-    return " to ".join(f"{'> ' * never}{ratio:.1f}" for ratio, never in (min(ratios), max(ratios)))
+    (least, open_below), most = min(ratios), max(ratios)[0]
+    open_above = any(never for _, never in ratios)
+    return f"{'> ' * open_below}{least:.1f} to {'> ' * open_above}{most:.1f}"

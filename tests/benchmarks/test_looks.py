@@ -77,5 +77,7 @@ def test_times_fewer_is_of_the_least_seed_and_the_most_and_says_who_never_came()
     curves = curves_by_arm({0: table(0.75, 0.9), 1: table(0.75, 0.6)})
     own, others = (list(curves[arm].values()) for arm in ("v_dapo", "decoupled_clip"))
     assert fewer(own, others, 0.65) == "3.7 to > 5.3"
+    short = curves_by_arm({0: table(0.6, 0.6)})["v_dapo"][0]  # 2,000 rollouts and not there
+    assert fewer(own, [others[0], short], 0.65) == "> 1.3 to > 3.7"
     with pytest.raises(ValueError, match=r"a run did not reach 0\.65 for 8000"):
         fewer(others, own, 0.65)
