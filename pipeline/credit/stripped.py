@@ -10,7 +10,7 @@ Strip = Callable[[Sequence[Rollout]], tuple[list[Rollout], int]]
 Gain = tuple[Rollout, float]
 """A stripped rollout, and the advantage of each of its tokens."""
 MAX_SHARE = 0.25
-"""Of an update's weight, at most: what the policy samples by itself leads (start value; LUFFY,
+"""Of an update's weight, at most, beside a set: what the policy samples by itself leads (start value; LUFFY,
 arXiv:2504.14945, mixes one foreign rollout into seven of the policy's)."""
 
 
@@ -37,15 +37,19 @@ def total_and_scale(num: float, num_stripped: float) -> tuple[float, float]:
     """Returns n + c s and c, by which n units of sets weigh 1/(n + c s) each, s stripped ones c times that.
 
     A unit is a token or a rollout of an update. c = min(1, q/(1 - q) n/s) with q = `MAX_SHARE`: stripped
-    units weigh what others do until they would have more than q of the whole. All weights sum to 1.
+    units weigh what others do until they would have more than q of the whole. Where no set says anything
+    they are the whole: nothing is there to lead. All weights sum to 1.
 
     Example:
-        Few of them count in full; of many, all together have a quarter.
+        Few of them count in full; of many, all together have a quarter, unless they are alone.
 
         >>> total_and_scale(90, 10)
         (100.0, 1.0)
         >>> total_and_scale(30, 100)
         (40.0, 0.1)
+        >>> total_and_scale(0, 100)
+        (100.0, 1.0)
     """
-    scale = min(1.0, MAX_SHARE / (1.0 - MAX_SHARE) * num / num_stripped) if num_stripped else 1.0
+    crowded = num and num_stripped
+    scale = min(1.0, MAX_SHARE / (1.0 - MAX_SHARE) * num / num_stripped) if crowded else 1.0
     return num + scale * num_stripped, scale

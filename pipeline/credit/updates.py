@@ -133,8 +133,7 @@ class BaselineSets:
     def updates(self, num: int, *, max_uniform_share: float, seed: int) -> list[Update]:
         """Returns `num` updates of whole tasks, each thinned; tasks that count are spread evenly.
 
-        Stripped rollouts go with their task, those of a task without a set to any update. One without a set
-        has none of them, since nothing would lead there.
+        Stripped rollouts go with their task, those of a task without a set to any update.
         """
         counted = self._kept_tasks
         tasks = {members[0].task_id for members, _ in self.candidates}
@@ -157,7 +156,7 @@ class BaselineSets:
                     [float(weight) for weight in weights if weight],
                     sum(r.num_trainable_tokens for members, _ in sets for r in members),
                     sum(len(members) for members, _ in sets),
-                    [pair for pair in self.stripped if sets and place[pair[0].task_id] == part],
+                    [pair for pair in self.stripped if place[pair[0].task_id] == part],
                 )
             )
         return found
@@ -165,11 +164,11 @@ class BaselineSets:
     def passes(self, passes: int, num: int, *, max_uniform_share: float, seed: int) -> list[list[Update]]:
         """Returns the updates of each pass: the first as `updates` has it, later ones cut and thinned anew.
 
-        An update without a set is in the first pass alone, so that it counts once.
+        An update with nothing to train on is in the first pass alone, so that it counts once.
         """
         seeds = [seed, *(seed_of(seed, "pass", i) for i in range(1, passes))]
         first, *later = (self.updates(num, max_uniform_share=max_uniform_share, seed=s) for s in seeds)
-        return [first, *([update for update in of_pass if update.sets] for of_pass in later)]
+        return [first, *([update for update in of_pass if update.rollouts] for of_pass in later)]
 
     def metrics(self, continuations: Sequence[Rollout] = ()) -> dict[str, float]:
         """Returns what the iteration looks like, under the names that verl and TRL users know.

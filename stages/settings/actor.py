@@ -41,7 +41,7 @@ class Actor(Section):
         "in_context",
         "attempts after feedback train after the prompt that they saw. stripped: their successes alone do, "
         "after the bare prompt, with R minus the mean of the group's bare rollouts, at most a quarter of an "
-        "update",
+        "update beside a bare set, alone where there is none",
         advanced=True,
     )
     checkpoint_every: int = runtime(10, "iterations between checkpoints", ge=1)

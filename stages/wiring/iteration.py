@@ -137,7 +137,7 @@ class Iterations:
         self, state: ActorState, update: Update, credit: Credit, logprobs: Mapping[str, Logprobs]
     ) -> ActorState:
         """Returns the state after an optimizer step."""
-        if not update.sets:
+        if not update.rollouts:
             refuse_nothing_to_learn(self.settings, state.empty_running + 1, state.iterations)
             return replace(state, empty_running=state.empty_running + 1)
         failpoint("actor.update.before")

@@ -74,7 +74,7 @@ def iteration_tables(
 ) -> dict[str, pa.Table]:
     """Returns an iteration's tables; `num_updates` were taken before, the rest is as in `Recorded`."""
     contexts = {rollout.rollout_id: rollout.context for rollout in batch.rollouts}
-    made = [update for update in updates if update.sets]
+    made = [update for update in updates if update.rollouts]
     old, ref = (logprobs.get(name, {}) for name in ("old_logprobs", "ref_logprobs"))
     return {
         "rollouts": rollouts_table([*batch.rollouts, *checked]),

@@ -313,7 +313,10 @@ ALONE = {"decoupled_clip", "grpo", "imitation", "tree_rpo", "actor_critic"}
 ARMS_OF = {
     "dense": (STORED, ALONE),
     "sparse": (STORED | {"no_feedback"}, ALONE),
-    "rare": ({"v_dapo", "no_critic", "no_feedback"}, {"decoupled_clip", "decoupled_clip_rate", "guided"}),
+    "rare": (
+        {"v_dapo", "no_critic", "no_feedback"},
+        {"decoupled_clip", "decoupled_clip_rate", "stripped", "stripped_rate"},
+    ),
     "long": (STORED, ALONE),
 }
 

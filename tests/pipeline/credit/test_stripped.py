@@ -75,11 +75,12 @@ def test_weights_sum_to_one_and_a_quarter_of_it_at_most_is_of_stripped_rollouts(
     np.testing.assert_allclose(update.token_weights(aggregation)[:-num], np.array(alone) * (1 - share))
 
 
-def test_many_stripped_tokens_share_a_quarter_and_few_count_in_full() -> None:
+def test_many_stripped_tokens_share_a_quarter_few_count_in_full_and_alone_they_are_all() -> None:
     assert total_and_scale(6, 0) == (6, 1.0)
     assert total_and_scale(6, 2) == (8, 1.0)
     assert total_and_scale(6, 4) == (8, 0.5)
-    assert total_and_scale(0, 4) == (0, 0.0)
+    assert total_and_scale(0, 4) == (4, 1.0)  # nothing leads
+    assert total_and_scale(0, 0) == (0, 1.0)
 
 
 def test_without_stripping_guided_rollouts_are_sets_of_their_own() -> None:
@@ -107,7 +108,7 @@ def test_sampling_counts_bare_sets_alone_and_what_is_left_out_is_said() -> None:
     assert BaselineSets.of(rollouts, None, DECOUPLED_CLIP).num_kept_tasks == 4
 
 
-def test_stripped_rollouts_go_with_their_task_and_never_lead_alone() -> None:
+def test_stripped_rollouts_go_with_their_task() -> None:
     """Tasks whose bare rollouts all fail have no set in decoupled clip; theirs go to any update with one."""
     rollouts = [r for i in range(5) for r in group(f"m{i}", (1, 0), (1,))]
     rollouts += [r for i in range(4) for r in group(f"w{i}", (0, 0), (1,))]
@@ -124,8 +125,37 @@ def test_stripped_rollouts_go_with_their_task_and_never_lead_alone() -> None:
         with_set = {members[0].task_id for members, _ in update.sets}
         assert {r.task_id for r, _ in update.stripped if r.task_id.startswith("m")} == with_set
         assert len(update.stripped) == 3
-    nothing = BaselineSets.of(group("w", (0, 0), (1,)), None, DECOUPLED_CLIP, strip)
-    assert nothing.updates(1, **how) == [Update([], [], 0, 0)]
+
+
+OF_GROUPS = VDapo(loss=DECOUPLED_CLIP.loss, alpha=0.0, baseline="group_mean")
+
+
+@pytest.mark.parametrize("credit", [DECOUPLED_CLIP, OF_GROUPS])
+def test_where_no_set_says_anything_stripped_rollouts_train_alone(credit) -> None:
+    """Where success is rare no bare set varies at first: what feedback achieved is all there is."""
+    rollouts = [r for i in range(4) for r in group(f"w{i}", (0, 0), (1, 1))]
+    batch = BaselineSets.of(rollouts, None, credit, strip)
+    first, second = batch.passes(1, 2, max_uniform_share=1.0, seed=3)[0]
+    assert (first.sets, second.sets) == ([], [])
+    assert [len(update.stripped) for update in (first, second)] == [4, 4]
+    for aggregation in ("token", "rollout"):
+        weights = first.token_weights(aggregation)
+        assert sum(
+            w * r.num_trainable_tokens for w, r in zip(weights, first.rollouts, strict=True)
+        ) == pytest.approx(1)
+    trainer = TorchTrainer(policy(), head="policy", learning_rate=lambda done: 1e-2)
+    logprobs = more_logprobs([first], trainer, None, half_precision=False)
+    rows, metrics, _ = update_rows(first, credit=credit, state=credit.initial_state(), logprobs=logprobs)
+    assert metrics["stripped/weight"] == 1.0
+    before = [logprobs_of(trainer, [r])[r.rollout_id].sum() for r in first.rollouts]
+    trainer.update(rows, policy_loss(credit.loss))
+    after = [logprobs_of(trainer, [r])[r.rollout_id].sum() for r in first.rollouts]
+    assert all(b > a for a, b in zip(before, after, strict=True))
+
+
+def test_an_update_with_nothing_to_train_on_counts_once() -> None:
+    nothing = BaselineSets.of(group("w", (0, 0), (0,)), None, DECOUPLED_CLIP, strip)
+    assert nothing.passes(3, 1, max_uniform_share=1.0, seed=3) == [[Update([], [], 0, 0)], [], []]
 
 
 def test_the_first_gradient_is_the_weighted_likelihood_of_the_bare_prompt() -> None:
