@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -38,14 +39,18 @@ def deepspeed_file(folder: Path, name: str) -> Path:
 
 
 def peaks_of_a_rank(file: str, lora_rank: int, meeting: str, found: Any) -> None:
-    """Tells the peaks in bytes of what torch allocates from a rank's start on, outside steps and in them."""
+    """Tells the peaks in bytes of what torch allocates from a rank's start on, outside steps and in them.
+
+    Beside each its largest tensors: bytes, and how many of them are alive.
+    """
     from pipeline.training.deepspeed import DeepSpeedOptions
     from pipeline.training.deepspeed_rank import Rank
     from pipeline.training.rank_group import RankSetup
 
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
     # Where a CPU multiplies in bfloat16 itself, oneDNN takes its scratch (an fp32 copy of a product)
-    # from torch's allocator: no plan of a GPU has it, and it would differ from machine to machine.
+    # from torch's allocator: no plan of a GPU has it, and it would differ from machine to machine. So does
+    # what other kernels of wider instructions take, which the test leaves out.
     torch.backends.mkldnn.set_flags(_enabled=False)
     config = json.loads(Path(file).read_text("utf-8"))
     dtype = torch.bfloat16 if "bf16" in config else torch.float32
@@ -80,12 +85,16 @@ def peaks_of_a_rank(file: str, lora_rank: int, meeting: str, found: Any) -> None
             rank.update(sft_loss, 1e-4, share)
     events = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
     steps = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() == "step"]
-    peaks = {True: 0, False: 0}
+    peaks, at_peak = {True: 0, False: 0}, dict[bool, list[tuple[int, int]]]()
+    alive: Counter[int] = Counter()
     memory = [event for event in events if event.name() == "[memory]"]
     for event, held in zip(memory, accumulate(event.nbytes() for event in memory), strict=True):
+        alive[abs(event.nbytes())] += 1 if event.nbytes() > 0 else -1
         in_step = any(start <= event.start_ns() <= end for start, end in steps)
-        peaks[in_step] = max(peaks[in_step], held)
-    found.put((peaks[False], peaks[True]))
+        if held > peaks[in_step]:
+            peaks[in_step] = held
+            at_peak[in_step] = sorted(((size, n) for size, n in alive.items() if n), reverse=True)[:12]
+    found.put(((peaks[False], at_peak[False]), (peaks[True], at_peak[True])))
 
 
 def planned(file: Path, lora_rank: int) -> tuple[int, int]:
@@ -106,9 +115,13 @@ def planned(file: Path, lora_rank: int) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("name", "lora_rank"), [("zero2", 0), ("zero2", 4), ("zero2_fp32", 0), ("zero3_cpu_adam", 0)]
 )
-def test_a_rank_allocates_what_its_plan_says(name: str, lora_rank: int, tmp_path: Path) -> None:
+def test_a_rank_allocates_what_its_plan_says(
+    name: str, lora_rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if lora_rank:
         pytest.importorskip("peft", reason="pip install -e '.[lora]'")
+    for library in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"):
+        monkeypatch.setenv(library, "avx2" if library.startswith("ATEN") else "AVX2")
     file = deepspeed_file(tmp_path, name)
     process = multiprocessing.get_context("spawn")  # torch's ranks are one group a process
     found = process.Queue()
@@ -116,9 +129,9 @@ def test_a_rank_allocates_what_its_plan_says(name: str, lora_rank: int, tmp_path
         target=peaks_of_a_rank, args=(str(file), lora_rank, str(tmp_path / "meeting"), found)
     )
     rank.start()
-    before, step = found.get(timeout=240)
+    (before, alive), (step, alive_in_step) = found.get(timeout=240)
     rank.join()
     update, in_step = planned(file, lora_rank)
-    assert update == pytest.approx(before, rel=0.05)
+    assert update == pytest.approx(before, rel=0.05), alive
     if in_step:
-        assert in_step == pytest.approx(step, rel=0.05)
+        assert in_step == pytest.approx(step, rel=0.05), alive_in_step
