@@ -315,7 +315,7 @@ ARMS_OF = {
     "sparse": (STORED | {"no_feedback"}, ALONE),
     "rare": (
         {"v_dapo", "no_critic", "no_feedback"},
-        {"decoupled_clip", "decoupled_clip_rate", "stripped", "stripped_rate"},
+        {"decoupled_clip", "decoupled_clip_rate", "stripped_rate"},
     ),
     "long": (STORED, ALONE),
 }
