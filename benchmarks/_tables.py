@@ -22,11 +22,6 @@ def rows_of(name: str) -> dict[int, Table]:
     return {seed: Table(read_rows(by_seed[seed])) for seed in sorted(by_seed)}
 
 
-def rows_of_seeds(name: str, seeds: Sequence[int]) -> dict[int, Table]:
-    """Returns seed -> rows of a benchmark's results: of these seeds, or of all if none are named."""
-    return {seed: table for seed, table in rows_of(name).items() if not seeds or seed in seeds}
-
-
 def present(name: str) -> bool:
     """Returns whether a benchmark has results; one that needs another machine may have none yet."""
     return any([*RESULTS.glob(f"{name}.json"), *RESULTS.glob(f"{name}-seed*.json")])
@@ -142,8 +137,8 @@ def demo() -> str:
     return grid(head, ([name, *(show(table) for table in tables.values())] for name, show in lines.items()))
 
 
-def looks(name: str, against: str, regime: str = "", *, seeds: Sequence[int] = ()) -> str:
-    """Returns the arms that all (or some) seeds of a comparison have, beside one of them."""
+def looks(name: str, against: str, regime: str = "") -> str:
+    """Returns the arms of a comparison whose results are looks, beside one of them."""
     head = [
         "arm",
         "rollouts",
@@ -154,14 +149,15 @@ def looks(name: str, against: str, regime: str = "", *, seeds: Sequence[int] = (
         "tokens",
         "seconds",
     ]
-    return grid(head, _looks.lines(regime or name, rows_of_seeds(name, seeds), against))
+    return grid(head, _looks.lines(regime or name, rows_of(name), against))
 
 
 def ahead(
     name: str, arm: str, against: str, regime: str = "", *, fresh: bool = False, seeds: Sequence[int] = ()
 ) -> str:
     """Returns by how much an arm is ahead of another at equal (or fresh) rollouts, on all seeds or some."""
-    return _looks.ahead(regime or name, rows_of_seeds(name, seeds), arm, against, fresh=fresh)
+    tables = {seed: table for seed, table in rows_of(name).items() if not seeds or seed in seeds}
+    return _looks.ahead(regime or name, tables, arm, against, fresh=fresh)
 
 
 def levers() -> str:
