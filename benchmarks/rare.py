@@ -2,7 +2,7 @@
 
     python -m benchmarks.rare --seeds 0 --results benchmarks/results
 
-As benchmarks/sparse.py, whose page says the rest. A seed takes an hour of one core.
+As benchmarks/sparse.py, whose page says the rest. A seed takes an hour and a half of one core.
 """
 
 import sys

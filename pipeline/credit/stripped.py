@@ -50,6 +50,5 @@ def total_and_scale(num: float, num_stripped: float) -> tuple[float, float]:
         >>> total_and_scale(0, 100)
         (100.0, 1.0)
     """
-    crowded = num and num_stripped
-    scale = min(1.0, MAX_SHARE / (1.0 - MAX_SHARE) * num / num_stripped) if crowded else 1.0
+    scale = min(1.0, MAX_SHARE / (1.0 - MAX_SHARE) * num / num_stripped) if num and num_stripped else 1.0
     return num + scale * num_stripped, scale

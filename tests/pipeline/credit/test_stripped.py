@@ -109,7 +109,7 @@ def test_sampling_counts_bare_sets_alone_and_what_is_left_out_is_said() -> None:
 
 
 def test_stripped_rollouts_go_with_their_task() -> None:
-    """Tasks whose bare rollouts all fail have no set in decoupled clip; theirs go to any update with one."""
+    """Tasks whose bare rollouts all fail have no set in decoupled clip; theirs go to any update."""
     rollouts = [r for i in range(5) for r in group(f"m{i}", (1, 0), (1,))]
     rollouts += [r for i in range(4) for r in group(f"w{i}", (0, 0), (1,))]
     how = {"max_uniform_share": 1.0, "seed": 3}
