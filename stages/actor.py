@@ -70,7 +70,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="actor",
-    code_version=15,
+    code_version=16,
     inputs=lambda config: (
         *("tasks", "sft"),
         *(("critic", "critic_report") if config.actor.reads_critic else ()),
@@ -78,6 +78,10 @@ STAGE = Stage(
         *(("stored",) if config.stored.objective.kind != "none" else ()),
     ),
     sections=("actor", "run.round", "engine", "training", "sampling", "prompt", "feedback", "tasks"),
+    # A refresh makes the critic by these.
+    more_sections=lambda config: (
+        ("rollouts", "labels", "critic", "critic_report") if config.actor.may_refresh else ()
+    ),
     plan=plan,
     make="stages.bodies.actor:make",
     has_ranks=trains_in_ranks,

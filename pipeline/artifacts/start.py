@@ -243,7 +243,8 @@ class Stage(Generic[C, W]):
     """What a stage file declares.
 
     `sections` are the settings that decide what it makes, as `section` or `section.key`; `run.seed` always
-    does. Those that an input was made with too must be the same. The content of `files` decides as well.
+    does. Those that an input was made with too must be the same. The content of `files` decides as well, and
+    so do `more_sections`, of which some configurations make use.
     `make` gets the plan's `work`; it may be "module:function", loaded only then, so that a stage that is up
     to date, or only planned, loads no torch.
     """
@@ -254,6 +255,7 @@ class Stage(Generic[C, W]):
     sections: tuple[str, ...]
     plan: Callable[[Start[C]], Plan[W]]  # what it will make, after cheap checks; --dry-run ends there
     make: Callable[[Start[C], W], None] | str
+    more_sections: Callable[[C], tuple[str, ...]] = lambda config: ()
     files: Callable[[C], Sequence[Path]] = lambda config: ()  # from outside, that it reads
     may_have_help: bool = False  # whether helpers may play its shards: its `make` calls `play_shards` first
     has_ranks: Callable[[C], bool] = lambda config: False  # whether it trains in ranks: nodes may lend theirs
@@ -273,7 +275,7 @@ def identity_of(
     """Returns what decides the stage's content, its key included, and the runtime settings beside it."""
     semantic: dict[str, Any] = {"run": {"seed": config.run.seed}}
     runtime_settings: dict[str, Any] = {"run": split_settings(config.run)[1]}
-    for name in stage.sections:
+    for name in (*stage.sections, *stage.more_sections(config)):
         section, _, key = name.rpartition(".")
         owner = attrgetter(section)(config) if section else config
         if isinstance(getattr(owner, key), BaseModel):

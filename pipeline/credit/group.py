@@ -65,7 +65,7 @@ class GroupRelative:
     Attributes:
         dynamic_sampling: trains on sets with *raw* rewards that differ and samples on until there are enough.
             Raw, because shaping makes every set vary (eq. 11). Without it only sets of one are left out, and
-            those of equal rewards get advantage 0.
+            those of equal rewards get advantage 0 unless shaping tells them apart.
         scale_rewards: group divides by the standard deviation of a set's rewards, batch by that of all in the
             update (TRL's words). Where rewards differ by a price alone, group makes it weigh as much as
             success does elsewhere. batch: Liu et al., arXiv:2508.08221.

@@ -144,19 +144,21 @@ class VDapo:
     def _group(self, s: CreditSet) -> np.ndarray:
         """Returns [G] A_grp = R - b + (P - leave-one-out mean of P), or R + P less its mean.
 
-        The shaping term is 0 in a set of one; with the set's own P as its mean it would be a constant.
+        The shaping term is 0 in a set of one; with the set's own P as its mean it would be a constant. Over
+        the set's mean a set of equal rewards has no group part: decoupled clip does not train on it, and
+        the tiny deviation of shaping alone would be scaled up to that of success and failure.
         """
         shaping = s.shaping_or_zero
         if self.baseline == "group_mean":
             total = s.rewards + shaping
-            return total - total.mean()
+            return total - total.mean() if s.kind == "mixed" else np.zeros(len(total))
         baseline = shrinkage_baseline(s.rewards, np.array([v[0] for v in s.known_values]))
         centred = shaping - leave_one_out_mean(shaping) if len(shaping) > 1 else np.zeros(1)
         return s.rewards - baseline + centred
 
     def _scaled(self, s: CreditSet, group: np.ndarray, scale: float) -> np.ndarray:
         """Returns [G] group advantages, scaled; equal rewards have no standard deviation, so by `scale`."""
-        if self.scale == "group_std" and (self.baseline == "group_mean" or s.kind == "mixed"):
+        if self.scale == "group_std" and s.kind == "mixed":
             return group / ((s.rewards + s.shaping_or_zero).std(ddof=1) + 1e-6)
         return group / scale
 

@@ -20,8 +20,8 @@ from stages.wiring.cards import serve_folder, write_actor_card
 from stages.wiring.inputs import rollouts_of
 from stages.wiring.iteration import Iterations
 from stages.wiring.learner import ActorState, held
-from stages.wiring.refresh import critic_folder, policy_folder, refreshed
-from stages.wiring.refusals import check_critic, override_words
+from stages.wiring.refresh import critic_folder, first_gate, policy_folder, refreshed
+from stages.wiring.refusals import check_critic, override_words, stamp_of
 from stages.wiring.safety_stops import refuse_unsafe
 from stages.wiring.sampling import PARTS, Sampling, first_try, strip_of
 from stages.wiring.time_split import time_split
@@ -42,13 +42,16 @@ def make(start: Start[Config], work: Work) -> None:
             break
         drift = refreshed(state.drift, start.config, *policy, work.contexts, start.say, start.stop_if_asked)
         state, found = replace(state, drift=drift), start.checkpoints.latest()
+    stamp, gate, credit = work.stamp, first_gate(start, state.drift), start.config.actor.credit
+    if stamp is None and gate is not None and credit.mode == "v_dapo":  # nobody had it when this was planned
+        stamp = stamp_of(gate, work.contexts, credit.on_weak_critic)
     history = read_metrics(start.folder / "metrics.jsonl")
     report = actor_report(
         history,
         planned=start.shards.plan.estimate["updates"],
         refreshes=state.drift.refresh_runs,
         refused_refreshes=state.drift.refused_runs,
-        critic_gate=work.stamp,
+        critic_gate=stamp,
         last_look=first_try(looks),
     ) | {"time": time_split(history)}
     others = others_of(start.run_dir, start.inputs, start.seed, start.config.actor.evaluate_tasks)
@@ -135,7 +138,8 @@ def _trained(
         folder = start.output("actor")
         learner.trainer.export(folder)
         serve_folder(start, folder, policy.tokenizer)
-        write_actor_card(start, folder, credit=work.credit, num_updates=learner.trainer.num_updates)
+        gate, updates = first_gate(start, state.drift), learner.trainer.num_updates
+        write_actor_card(start, folder, credit=work.credit, num_updates=updates, gate=gate)
         return state, None, iterations.last_look(state.iterations)
 
 

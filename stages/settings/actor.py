@@ -97,6 +97,12 @@ class Actor(Section):
         return self.credit.needs_critic and not is_first_made
 
     @property
+    def may_refresh(self) -> bool:
+        """Whether a critic may be made for what it plays, before it starts or later."""
+        told = self.credit
+        return told.mode == "v_dapo" and told.needs_critic and told.drift.react not in ("never", "correct")
+
+    @property
     def reads_rollouts(self) -> bool:
         """Whether the stage `rollouts` teaches it something before the first iteration."""
         return self.credit.mode == "actor_critic" and self.credit.pretrain_values

@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.link import link_stage
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.cli.runs import MAIN_CHAIN, refreshes_of
+from pipeline.cli.runs import MAIN_CHAIN, REFRESHES, refreshes_of
+from pipeline.errors import ArtifactError
 from pipeline.schema import read_parquet
 
 COSTS = ("rollouts", "tokens", "seconds")
@@ -53,15 +55,29 @@ def refresh_costs(run_dir: Path) -> dict[int, np.ndarray]:
     """Returns iterations before a refresh -> its cost; several of one iteration add up.
 
     Of an actor that is complete those that it names: an earlier one, begun afresh, may have left others.
+    Raises ArtifactError if one of them is gone, so that nobody knows what it cost.
     """
     runs, found = refreshes_of(run_dir), defaultdict[int, np.ndarray](lambda: np.zeros(3))
     if read_manifest(run_dir / "actor"):
         report = Artifact.open(run_dir, "actor").report
         named = {*report.get("refreshes", ()), *report.get("refused_refreshes", ())}
+        if gone := named - {run.relative_to(run_dir).as_posix() for run in runs}:
+            raise ArtifactError(
+                f"{run_dir} lacks {', '.join(sorted(gone))}, a refresh of its actor's critic: nobody "
+                "knows what it cost. Next: put it back, or make the actor again (--fresh)"
+            )
         runs = [run for run in runs if run.relative_to(run_dir).as_posix() in named]
     for refresh in runs:
         found[int(refresh.name.split("-")[0])] += _all_of(refresh)
     return dict(found)
+
+
+def link_with_refreshes(source: Path, target: Path) -> None:
+    """Makes a complete stage of one run part of another, with the runs that refreshed its critic."""
+    theirs, ours = (stage.parent / REFRESHES for stage in (source, target))
+    if source.name == "actor" and theirs.exists() and not ours.exists():
+        link_stage(theirs, ours)  # before the actor, which is not complete without
+    link_stage(source, target)
 
 
 def _all_of(run_dir: Path) -> np.ndarray:

@@ -1,6 +1,5 @@
 """What goes beside exported weights: what servers need, and a page of facts of the stages' manifests."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,13 @@ def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
 
 
-def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates: int) -> None:
-    """Writes the page of an actor that was exported to `folder` after so many optimizer steps."""
+def write_actor_card(
+    start: Start, folder: Path, *, credit: Credit, num_updates: int, gate: dict[str, Any] | None
+) -> None:
+    """Writes the page of an actor that was exported to `folder` after so many optimizer steps.
+
+    `gate` is that of the critic it started with.
+    """
     plan = read_plan(start.folder)
     if plan is None:
         raise ValueError(f"{start.stage}: a card is written after the plan")
@@ -83,11 +87,11 @@ def write_actor_card(start: Start, folder: Path, *, credit: Credit, num_updates:
         "was not trained.",
         "This page is written before the evaluation: success on held-out tasks is in the evaluation stage.",
     ]
-    if "critic_report" in start.inputs:
-        gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
+    if gate is not None:
         sections["Critic"] = _critic_facts(gate)
         limits.append(
-            "The critic's verdict holds for the starting policy, its sampling and this environment only."
+            "The critic's verdict holds for the policy that it was made for, its sampling and this "
+            "environment only."
         )
     sections["Made from"] = {f"content of {name}": f"`{digest}`" for name, digest in plan["inputs"].items()}
     write_card(

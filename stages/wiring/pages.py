@@ -21,6 +21,11 @@ def percent(number: float | None) -> str:
     return "-" if number is None else f"{100 * number:.1f}"
 
 
+def gain_words(value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
+    """Returns a gain in points, and its interval in percent."""
+    return "-" if value is None else f"{100 * value:+.1f}", f"[{percent(low)}, {percent(high)}]"
+
+
 def rows_of(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     """Returns the printed table's rows: measure, start, actor, gain in points, 95 % interval."""
     named = [(text, summary[measure]) for measure, text in MEASURES.items()]
@@ -34,8 +39,7 @@ def rows_of(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
             text,
             percent(part["start"]),
             percent(part["actor"]),
-            "-" if part["gain"] is None else f"{100 * part['gain']:+.1f}",
-            f"[{percent(part['interval'][0])}, {percent(part['interval'][1])}]",
+            *gain_words(part["gain"], *part["interval"]),
         )
         for text, part in named
     ]
@@ -62,6 +66,18 @@ def calls_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (text, percent(first[name]["value"]), percent(last[name]["value"])) for name, text in CALLS.items()
     ]
+
+
+def events_section(events: Mapping[str, Mapping[str, Any]]) -> Section:
+    """Returns which events first tries have, before and after training, what changed most first."""
+    codes = sorted(events, key=lambda code: (-abs(events[code]["gain"]["value"] or 0.0), code))
+    rows = []
+    for code in codes:
+        gain = events[code]["gain"]
+        shares = [percent(events[code][who]["value"]) for who in ("start", "actor")]
+        rows.append((code, *shares, *gain_words(gain["value"], gain["low"], gain["high"])))
+    caption = "In % of first tries at temperature 1 that have such an event, whether they succeed or not."
+    return Section("What happened on first tries", (PageTable(HEADER, tuple(rows), caption),))
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
@@ -103,6 +119,7 @@ def summary_page(
     sections = [
         Section("What was won on held-out tasks", (won, table)),
         success_section(evaluation["measures"]),
+        events_section(evaluation["events"]),
         Section("How it was learned", (learning_curve(actor), spent_curve(actor), reliance_curve(actor))),
         budget_section(summary),
     ]

@@ -6,13 +6,15 @@ Its folder, `refresh/<iteration>-<policy>` beside the actor's, can be looked at 
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from critics.drift.state import DriftState
+from pipeline.artifacts.runner import Start
 from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
 from stages.settings import Config
 from stages.settings.credit import VDapo
-from stages.wiring.refusals import stamp_of
+from stages.wiring.refusals import override_words, stamp_of
 from stages.wiring.subrun import finish_stage, write_config
 
 STAGES = MAIN_CHAIN[: MAIN_CHAIN.index("critic_report") + 1]
@@ -29,6 +31,18 @@ def critic_folder(run_dir: Path, refresh_runs: Sequence[str], *, has_own: bool) 
     """Returns the folder of the last refreshed critic, else of the run's own one, if it has one."""
     known = refresh_runs or has_own
     return run_dir.joinpath(*refresh_runs[-1:], "critic", "critic") if known else None
+
+
+def first_gate(start: Start[Config], state: DriftState) -> dict[str, Any] | None:
+    """Returns the gate of the critic an actor starts with: its run's or one made for it; None without."""
+    if "critic_report" in start.inputs:
+        path = start.inputs["critic_report"].path("gate.json")
+    elif state.refresh_runs:
+        path = start.run_dir / state.refresh_runs[0] / "critic_report" / "gate.json"
+    else:
+        return None
+    gate: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return gate
 
 
 def refreshed(
@@ -79,6 +93,8 @@ def refreshed(
     gate = json.loads(path.read_text("utf-8"))
     say(f"drift: the critic was refreshed; its gate says {gate['verdict']}")
     on_weak_critic = credit.on_weak_critic if is_first else "group_only"
-    allowed = stamp_of(gate, contexts, on_weak_critic)["override"] != "group_only"
-    adv_rmse = gate["adv_rmse"]["value"] or 0.0
+    stamp = stamp_of(gate, contexts, on_weak_critic)
+    if is_first and (words := override_words(stamp)):
+        say(words)
+    adv_rmse, allowed = gate["adv_rmse"]["value"] or 0.0, stamp["override"] != "group_only"
     return state.refreshed(run, adv_rmse, allowed=allowed, policy_digest=policy_digest)

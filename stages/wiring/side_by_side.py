@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.link import link_stage
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.artifacts.start import identity_of
 from pipeline.errors import ArtifactError, ExitCode
+from stages.wiring.arm_costs import link_with_refreshes
 from stages.wiring.arms import ArmRun, stage_of
 from stages.wiring.subrun import begin_stage, last_words, write_config
 
@@ -101,7 +101,7 @@ class SideBySide:
             if job.key in self._failed:
                 return self._failed[job.key]
             if not folder.exists() and (source := self._maker_of(job.key)):
-                link_stage(source, folder)
+                link_with_refreshes(source, folder)
                 self._made[folder] = job.key
             if self._made.get(folder) == job.key:
                 job.next, job.key = job.next + 1, None

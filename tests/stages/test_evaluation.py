@@ -3,8 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from env.play.chains import Group
-from stages.bodies.evaluation import compare, successes
+from pipeline.types import Event
+from stages.wiring.evaluated import compare, compare_events, successes
 
 
 def groups_of(rollouts: list[Any], tasks: dict[str, Any]) -> dict[str, list[Group]]:
@@ -42,3 +45,18 @@ def test_a_chain_without_an_answer_is_no_failure(chain: Any) -> None:
     nothing = compare({}, {}, list(chain.tasks().values()), seed=0)
     assert nothing["tasks"] == 0
     assert nothing["gain"] == {"value": None, "low": None, "high": None}
+
+
+def test_events_of_first_tries_are_counted_by_rollout(chain: Any) -> None:
+    report, tasks = chain.artifact("evaluation").report, chain.tasks()
+    own = [r for r in chain.rollouts("evaluation") if r.temperature and r.attempt == 0]
+    of_start = [r for r in own if r.policy_digest == report["policies"]["start"]]
+    counted = report["events"]["form"]
+    shares = [any(event.code == "form" for event in r.events) for r in of_start]
+    assert 0 < counted["start"]["value"] == pytest.approx(sum(shares) / len(shares))
+    # A rollout that nobody graded says nothing, and two events of a kind are one rollout's.
+    made_up = replace(of_start[0], events=(Event("probe", 0), Event("probe", 1)))
+    others = [replace(made_up, events=()), replace(made_up, reward=None)]
+    found = compare_events([made_up], [made_up, *others], list(tasks.values()), seed=0)
+    assert (found["probe"]["start"]["value"], found["probe"]["actor"]["value"]) == (1.0, 0.5)
+    assert found["probe"]["tasks"] == 1

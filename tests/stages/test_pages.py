@@ -15,6 +15,7 @@ from stages import summary as command
 from stages.wiring import actor_others
 from stages.wiring.actor_curves import learning_curve, spent_curve
 from stages.wiring.actor_report import actor_page, actor_report
+from stages.wiring.pages import events_section
 from stages.wiring.summary_drawings import budget_section, opponents_section, success_section
 from tests.pipeline.report.test_comparison import tables
 
@@ -50,6 +51,22 @@ def measures(*slices: str) -> dict[str, Any]:
     return {
         measure: dict.fromkeys(("all", *slices), one) for measure in ("first_try", "greedy", "with_feedback")
     }
+
+
+def test_what_changed_most_on_first_tries_stands_first() -> None:
+    of_start = {"start": interval(0.2), "tasks": 4}
+    events = {
+        "form": {**of_start, "actor": interval(0.25), "gain": interval(0.05)},
+        "probe": {**of_start, "actor": interval(0.1), "gain": interval(-0.1)},
+        "found": {"start": dict.fromkeys(("value", "low", "high")), "actor": interval(0.3), "tasks": 0}
+        | {"gain": dict.fromkeys(("value", "low", "high"))},
+    }
+    (table,) = events_section(events).blocks
+    assert table.rows == (
+        ("probe", "20.0", "10.0", "-10.0", "[-20.0, 0.0]"),
+        ("form", "20.0", "25.0", "+5.0", "[-5.0, 15.0]"),
+        ("found", "-", "30.0", "-", "[-, -]"),
+    )
 
 
 def test_the_budget_is_drawn_in_shares_and_told_in_figures() -> None:

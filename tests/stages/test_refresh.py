@@ -1,5 +1,6 @@
 """A refresh of the critic: what it starts from, what it finds free, how it ends."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -18,12 +19,13 @@ import stages.wiring.learner
 from critics.drift.state import DriftState
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.signals import StopRequested
+from pipeline.artifacts.start import identity_of
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.hardware import check_gpus
 from stages.actor import STAGE
 from stages.settings import Config
-from stages.wiring.arm_costs import refresh_costs
+from stages.wiring.arm_costs import link_with_refreshes, refresh_costs
 from stages.wiring.refresh import STAGES, critic_folder, policy_folder, refreshed
 from stages.wiring.watch import Watch
 from tests.stages.conftest import CRITIC
@@ -91,6 +93,19 @@ def test_an_actor_that_was_to_start_with_a_critic_of_its_own_needs_one(tmp_path,
     assert not {"critic", "critic_report"} & set(STAGE.inputs(settings))  # of the starting policy
     config = load_config(Config, tmp_path / "refresh" / "00000-01234567.yaml", [])
     assert config.rollouts.num_tasks == 9
+
+
+@pytest.mark.parametrize("react", ["never", "correct", "refresh_once", "refresh", "refresh_first"])
+def test_settings_of_a_critic_that_may_be_made_again_are_the_actor_s(react):
+    """Else two arms that differ in them alone would be one actor."""
+    config = f"actor.credit.drift.react={react}"
+    keys = {
+        identity_of(STAGE, load_config(Config, Path("configs/demo.yaml"), [config, other]), {})[0][
+            "stage_key"
+        ]
+        for other in ("critic.max_epochs=7", "critic.max_epochs=9")
+    }
+    assert len(keys) == (2 if react.startswith("refresh") else 1)
 
 
 class Holding:
@@ -184,8 +199,13 @@ def test_a_critic_may_be_made_for_the_actor_as_it_starts(chain, tmp_path):
     few = len(lab.artifact("tasks").table("tasks").filter(pc.field("split") == "train")) - 3
     settings = ["actor.num_iterations=2", FIRST, f"actor.credit.drift.refresh_tasks={few}"]
     assert lab.start("actor", *settings, "actor.credit.on_weak_critic=allow") == 0
-    [run] = lab.artifact("actor").report["refreshes"]
+    report = lab.artifact("actor").report
+    [run] = report["refreshes"]
     assert run.startswith("refresh/00000-")
+    gate = json.loads((lab.run_dir / run / "critic_report" / "gate.json").read_text())
+    assert report["critic_gate"]["verdict"] == gate["verdict"]
+    assert report["critic_gate"]["override"] == ("allow" if report["critic_gate"]["reasons"] else None)
+    assert gate["verdict"] in (lab.run_dir / "actor" / "actor" / "README.md").read_text()
     made = {name: Artifact.open(lab.run_dir / run, name) for name in ("rollouts", "critic", "critic_report")}
     assert len(set(made["rollouts"].table("rollouts")["task_id"].to_pylist())) == few
     used = set(lab.artifact("actor").table("values")["critic"].to_pylist())
@@ -198,3 +218,9 @@ def test_a_critic_may_be_made_for_the_actor_as_it_starts(chain, tmp_path):
     assert paid[0].min() > 0
     shutil.copytree(lab.run_dir / run, lab.run_dir / "refresh" / "00000-of-an-actor-before")
     assert (refresh_costs(lab.run_dir)[0] == paid[0]).all()
+    # An actor that another arm shares goes with its refreshes; one that is gone is not free.
+    link_with_refreshes(lab.run_dir / "actor", tmp_path / "other" / "actor")
+    assert (refresh_costs(tmp_path / "other")[0] == paid[0]).all()
+    shutil.rmtree(tmp_path / "other" / run)
+    with pytest.raises(ArtifactError, match=f"lacks {run}"):
+        refresh_costs(tmp_path / "other")

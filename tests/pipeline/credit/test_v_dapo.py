@@ -35,10 +35,16 @@ def test_alpha_zero_over_group_mean_and_std_is_decoupled_clip_bit_for_bit() -> N
         make_set(list(rng.integers(0, 2, size=8)), [list(rng.random(1 + i % 4)) for i in range(8)])
         for _ in range(20)
     ]
-    shaped = [make_set([1, 0, 0.5], shaping=[-0.1, 0.0, -0.4]), make_set([1, 1], shaping=[0.0, -0.3])]
+    shaped = [make_set([1, 0, 0.5], shaping=[-0.1, 0.0, -0.4])]
     reduced = run(VDapo(alpha=0.0, baseline="group_mean", scale="group_std"), *sets, *shaped)
     plain, _, _ = DECOUPLED_CLIP.credit([*sets, *shaped], {})
     assert [a.tobytes() for a in reduced] == [b.tobytes() for b in plain]
+    # Decoupled clip does not train on equal rewards: what shaping alone tells apart is not scaled up.
+    equal = make_set([1, 1, 1, 1], shaping=[0.0, 0.0, 0.0, -0.01])
+    assert not DECOUPLED_CLIP.trains_on(equal)
+    whole = VDapo(alpha=1.0, baseline="group_mean", scale="group_std")
+    steps_alone = VDapo(alpha=1.0, baseline="group_mean", scale="group_std", step_only=True)
+    assert [a.tobytes() for a in run(whole, equal)] == [b.tobytes() for b in run(steps_alone, equal)]
 
 
 def test_shrinkage_by_hand() -> None:
