@@ -75,6 +75,10 @@ class Shards:
         """Returns whether a shard is in the ledger."""
         return index in self._entries
 
+    def seconds_of(self, index: int) -> float:
+        """Returns what went into a shard by its commit; 0 before."""
+        return self._entries[index].seconds if index in self._entries else 0.0
+
     @property
     def missing(self) -> list[int]:
         """Indices of the shards that are not committed."""
@@ -208,6 +212,7 @@ class Shards:
         failed: Mapping[str, int] | None = None,
         skipped: Mapping[str, int] | None = None,
         supersede: bool = False,
+        seconds: float = 0.0,
     ) -> None:
         """Makes a shard count, with each of the plan's tables; `supersede` replaces an earlier commit.
 
@@ -230,7 +235,9 @@ class Shards:
             raise ValueError(f"{where}: got tables {sorted(tables)}; planned: {sorted(self.specs)}")
         generation = ledger.next_generation(self.folder, index)  # above a superseded or struck line, else 0
         files = self._write(index, tables)
-        entry = ledger.Entry(index, generation, files, done, counts.failed, counts.skipped)
+        entry = ledger.Entry(
+            index, generation, files, done, counts.failed, counts.skipped, seconds=round(seconds, 3)
+        )
         ledger.append(self.folder, entry)
         failpoint(f"{self.stage}.shard.after_ledger")
         self._entries[index] = entry

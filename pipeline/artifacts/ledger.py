@@ -24,6 +24,7 @@ class Entry:
     failed: dict[str, int] = field(default_factory=dict)  # kind -> items
     skipped: dict[str, int] = field(default_factory=dict)  # kind -> items that were not tried
     struck: bool = False  # the shard counts as not committed after all
+    seconds: float = 0.0  # that went into it, where a stage says so
 
 
 def append(folder: Path, entry: Entry) -> None:

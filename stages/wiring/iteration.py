@@ -47,8 +47,8 @@ class Iterations:
         rule, seed = self.settings.skip_rule, self.sampling.seed
         tasks = worth_a_visit(self.sampling.tasks, state.history, rule=rule, iteration=number, seed=seed)
         looks = [] if number % self.settings.evaluate_every else self.sampling.look_at_val(asked.team, number)
-        clock = time.monotonic()  # looks are free
-        batch, checked, passes, logprobs, gap = self._sampled(asked, credit, tasks, looks)
+        clock = time.monotonic() - self.shards.seconds_of(number)  # an earlier start's; looks are free
+        batch, checked, passes, logprobs, gap = self._sampled(asked, credit, tasks, looks, clock)
         found = {"iteration": number, "engine/logprob_gap": gap, **batch.metrics(checked), **first_try(looks)}
         before = state.credit
         for updates in passes:
@@ -76,14 +76,14 @@ class Iterations:
         return Agreement.asked(self.learner, self.sampling.val, number, half_precision=self.half_precision)
 
     def _sampled(
-        self, asked: Agreement, credit: Credit, tasks: Sequence[Task], looks: Sequence[Rollout]
+        self, asked: Agreement, credit: Credit, tasks: Sequence[Task], looks: Sequence[Rollout], clock: float
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs], float]:
         """Returns rollouts, continuations, each pass's updates, log-probabilities, all committed; the gap."""
         watch, shards, settings, trainer = self.watch, self.shards, self.settings, self.learner.trainer
         number, team, num_updates = asked.iteration, asked.team, trainer.num_updates
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
-        digest, reference = team.recipe.policy_digest, self.learner.reference
+        digest, ref = team.recipe.policy_digest, self.learner.reference
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         checked: list[Rollout] = []
         if recorded is not None:
@@ -107,23 +107,23 @@ class Iterations:
         )
         updates, half = [update for of_pass in passes for update in of_pass], self.half_precision
         logprobs = (
-            recorded.logprobs if recorded else more_logprobs(updates, trainer, reference, half_precision=half)
+            recorded.logprobs if recorded else more_logprobs(updates, trainer, ref, half_precision=half)
         )
         gap = asked.on(batch.rollouts)  # after the reference's turn, so that the trainer keeps its own
-        if recorded is not None:
-            return batch, checked, passes, logprobs, gap
-        tables = iteration_tables(
-            batch,
-            checked,
-            looks,
-            updates,
-            logprobs,
-            whose_values=whose_values,
-            num_updates=num_updates,
-            aggregation=credit.loss.aggregation,
-        )
-        shards.commit(number, tables, done=1, supersede=shards.is_committed(number))
-        self.show(num_updates, batch.rollouts)
+        if recorded is None:
+            tables = iteration_tables(
+                batch,
+                checked,
+                looks,
+                updates,
+                logprobs,
+                whose_values=whose_values,
+                num_updates=num_updates,
+                aggregation=credit.loss.aggregation,
+            )
+            again, seconds = shards.is_committed(number), time.monotonic() - clock
+            shards.commit(number, tables, done=1, supersede=again, seconds=seconds)
+            self.show(num_updates, batch.rollouts)
         return batch, checked, passes, logprobs, gap
 
     def _judge(self, team: Team, credit: Credit, number: int) -> Watch | OnlineCritic | Oracle | None:

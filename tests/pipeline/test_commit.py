@@ -107,3 +107,11 @@ def test_only_a_committed_shard_is_read_and_only_if_its_digest_is_right(tmp_path
     path.write_bytes(whole[:at] + b"P" + whole[at + 1 :])
     with pytest.raises(ArtifactError, match="SHA-256"):
         shards.read(0, "values")
+
+
+def test_what_went_into_a_shard_is_known_to_later_starts(tmp_path: Path) -> None:
+    shards = shards_in(tmp_path)
+    shards.commit(0, rows("a", "b"), done=2, seconds=1.5)
+    assert (shards.seconds_of(0), shards.seconds_of(1)) == (1.5, 0.0)
+    later = shards_in(tmp_path)
+    assert (later.seconds_of(0), later.seconds_of(1)) == (1.5, 0.0)

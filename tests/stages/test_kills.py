@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.metrics import read_metrics
 from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
@@ -146,6 +148,11 @@ def test_a_killed_stage_goes_on_to_the_same_rollouts_and_weights(chain, forks, t
     assert not {f"{stage}.update.before", f"{stage}.shard.before_write"} & set(passed(lab))
     assert not list((lab.run_dir / stage).glob("_evaluations*"))
     assert facts(lab.run_dir / stage) == facts(chain.run_dir / stage)
+    if stage == "actor":  # an iteration that an earlier start sampled took that start's time, too
+        ends = [line for line in read_metrics(lab.run_dir / stage / "metrics.jsonl") if "seconds" in line]
+        sampled = {index: shard.seconds for index, shard in ledger.read(lab.run_dir / stage)[0].items()}
+        assert all(line["seconds"] >= sampled[line["iteration"]] > 0 for line in ends)
+        assert len(ends) == len(sampled)
 
 
 @pytest.mark.timeout(2400)

@@ -98,11 +98,9 @@ def test_an_actor_that_was_to_start_with_a_critic_of_its_own_needs_one(tmp_path,
 @pytest.mark.parametrize("react", ["never", "correct", "refresh_once", "refresh", "refresh_first"])
 def test_settings_of_a_critic_that_may_be_made_again_are_the_actor_s(react):
     """Else two arms that differ in them alone would be one actor."""
-    config = f"actor.credit.drift.react={react}"
+    demo, react_so = Path("configs/demo.yaml"), f"actor.credit.drift.react={react}"
     keys = {
-        identity_of(STAGE, load_config(Config, Path("configs/demo.yaml"), [config, other]), {})[0][
-            "stage_key"
-        ]
+        identity_of(STAGE, load_config(Config, demo, [react_so, other]), {})[0]["stage_key"]
         for other in ("critic.max_epochs=7", "critic.max_epochs=9")
     }
     assert len(keys) == (2 if react.startswith("refresh") else 1)
