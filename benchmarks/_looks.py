@@ -117,4 +117,4 @@ def times(judged: Compared) -> str:
     least, most = judged.ratio_at_least, judged.ratio_at_most
     bounds = [f"at least {least:.2f}"] * bool(np.isfinite(least) and least > 0)
     bounds += [f"at most {most:.2f}"] * bool(np.isfinite(most))
-    return ", ".join(bounds) or "neither reaches it"
+    return ", ".join(bounds) or "neither median reaches it"

@@ -9,7 +9,8 @@ is fitted on the same rollouts, differs in one thing, and is judged on the same 
     size         the trunk: the policy's first one or two layers in place of all four
     epochs       one or three at most in place of twelve
     share        of stage 1's tasks a tenth or a half to fit to, in place of .27: what an actor without a
-                 stored phase would pay for
+                 stored phase would pay for. Other tasks validate then; at a half none of theirs was
+                 continued, and the fit ends by single outcomes
     granularity  what labels know of located errors: nothing, that there was one, which one. Soft targets
                  with two pseudo-counts of the recovery model (labels.granularity), in place of outcomes at
                  every state, which know nothing either
