@@ -44,10 +44,10 @@ def curves_by_arm(tables: Seeds, cost: str = "rollouts") -> Curves:
 
 
 def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
-    """Returns a line for each arm that all seeds have: rollouts paid, success, rollouts to the threshold.
+    """Returns a line for each arm that all seeds have: rollouts paid, their share for the critic, success.
 
-    Then its success less that of `against` at what the cheaper of the two spent on average, and how many
-    times its rollouts, generated tokens and seconds `against` needs to the threshold.
+    Then rollouts to the threshold, its success less that of `against` at what the cheaper of the two spent
+    on average, and how many times its rollouts, generated tokens and seconds `against` needs to it.
     """
     comparison = comparison_of(regime)
     goal, found = comparison["threshold"], []
@@ -71,8 +71,22 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
             for by_cost in by_costs:
                 pair = ([by_cost[name][seed] for seed in tables] for name in (arm, against))
                 beside.append(times(compared(*pair, budget=0, threshold=goal, seed=0)))
-        found.append([arm, f"{budget:,.0f}", interval_words(end, 3), reached, *beside])
+        found.append(
+            [arm, f"{budget:,.0f}", critic_share(tables, arm), interval_words(end, 3), reached, *beside]
+        )
     return found
+
+
+def critic_share(tables: Seeds, arm: str) -> str:
+    """Returns the share of an arm's rollouts that were for its critic alone, over all seeds; "" of none.
+
+    Stage `rollouts` is for the critic where no stored phase learns from it.
+    """
+    rows = [row for table in tables.values() for row in table.rows if row.variant == arm]
+    paid = [(r.metric.removeprefix(SPENT), r.value or 0) for r in rows if r.metric.startswith(SPENT)]
+    teaches = "stored" in dict(paid)
+    for_critic = sum(n for stage, n in paid if stage not in ("actor", *("rollouts",) * teaches))
+    return f"{100 * for_critic / sum(n for _, n in paid):.0f} %" if for_critic else ""
 
 
 def ahead(regime: str, tables: Seeds, arm: str, against: str, *, fresh: bool = False) -> str:

@@ -142,6 +142,7 @@ def looks(name: str, against: str, regime: str = "") -> str:
     head = [
         "arm",
         "rollouts",
+        "of these for the critic",
         "success",
         "rollouts to the threshold",
         f"success beside {against}",

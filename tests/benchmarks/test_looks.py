@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._looks import ahead, curves_by_arm, lines
+from benchmarks._looks import ahead, critic_share, curves_by_arm, lines
 from benchmarks._regime_table import fewer
 from benchmarks._results import Row, Table, measured
 
@@ -36,6 +36,7 @@ def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the
     assert ours == [
         "v_dapo",
         "2,000",
+        "50 %",  # nothing else learns from its rollouts
         "0.750 [0.750, 0.750]",
         "1,500, 1,500",
         "0.450 [0.450, 0.450]",
@@ -43,13 +44,13 @@ def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the
         "1.83 [1.83, 1.83]",
         "0.92 [0.92, 0.92]",
     ]
-    assert other == ["decoupled_clip", "8,000", "0.900 [0.900, 0.900]", "5,500, 5,500", "", "", "", ""]
+    assert other == ["decoupled_clip", "8,000", "", "0.900 [0.900, 0.900]", "5,500, 5,500", "", "", "", ""]
 
 
 def test_the_dearer_of_two_arms_is_read_at_what_the_cheaper_one_spent() -> None:
     """At 2,000 of its 8,000 rollouts the opponent has a quarter of its gain: .275."""
     _, other = lines("sparse", {0: table(0.75, 0.8)}, "v_dapo")
-    assert other[4] == "-0.475 [-0.475, -0.475]"
+    assert other[5] == "-0.475 [-0.475, -0.475]"
 
 
 def test_two_arms_are_held_against_each_other_at_what_the_cheaper_one_spent() -> None:
@@ -66,10 +67,18 @@ def test_of_fresh_rollouts_alone_what_was_paid_before_them_is_free() -> None:
 
 def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
     ours, other = lines("sparse", {0: table(0.75, 0.6), 1: table(0.75, 0.6)}, "decoupled_clip")
-    assert other[3] == "> 8,000, > 8,000"
-    assert ours[5] == "at least 5.33"
+    assert other[4] == "> 8,000, > 8,000"
+    assert ours[6] == "at least 5.33"
     _, nobody = lines("sparse", {0: table(0.6, 0.6)}, "v_dapo")
-    assert nobody[5] == "neither reaches it"
+    assert nobody[6] == "neither median reaches it"
+
+
+def test_what_a_stored_phase_learns_from_is_not_for_the_critic_alone() -> None:
+    stages = {"rollouts": 600, "critic_report": 200, "stored": 0, "actor": 200}
+    paid = {f"rollouts of {stage}": number for stage, number in stages.items()}
+    assert critic_share({0: Table(measured("v_dapo", paid))}, "v_dapo") == "20 %"
+    del paid["rollouts of stored"]
+    assert critic_share({0: Table(measured("v_dapo", paid))}, "v_dapo") == "80 %"
 
 
 def test_times_fewer_is_of_the_least_seed_and_the_most_and_says_who_never_came() -> None:
