@@ -80,12 +80,12 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
 def critic_share(tables: Seeds, arm: str) -> str:
     """Returns the share of an arm's rollouts that were for its critic alone, over all seeds; "" of none.
 
-    Stage `rollouts` is for the critic where no stored phase learns from it.
+    What stages `rollouts` and `labels` played is for the critic where no stored phase learns from it.
     """
     rows = [row for table in tables.values() for row in table.rows if row.variant == arm]
     paid = [(r.metric.removeprefix(SPENT), r.value or 0) for r in rows if r.metric.startswith(SPENT)]
     teaches = "stored" in dict(paid)
-    for_critic = sum(n for stage, n in paid if stage not in ("actor", *("rollouts",) * teaches))
+    for_critic = sum(n for stage, n in paid if stage not in ("actor", *("rollouts", "labels") * teaches))
     return f"{100 * for_critic / sum(n for _, n in paid):.0f} %" if for_critic else ""
 
 

@@ -80,7 +80,7 @@ STAGE = Stage(
     sections=("actor", "run.round", "engine", "training", "sampling", "prompt", "feedback", "tasks"),
     # A refresh makes the critic by these.
     more_sections=lambda config: (
-        ("rollouts", "labels", "critic", "critic_report") if config.actor.may_refresh else ()
+        ("run.held_out", "rollouts", "labels", "critic", "critic_report") if config.actor.may_refresh else ()
     ),
     plan=plan,
     make="stages.bodies.actor:make",

@@ -1,7 +1,9 @@
 """What stages of a run cost, read off their tables."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.link import link_stage
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.cli.runs import MAIN_CHAIN, REFRESHES, refreshes_of
+from pipeline.cli.runs import MAIN_CHAIN, refreshes_of
 from pipeline.errors import ArtifactError
 from pipeline.schema import read_parquet
 
@@ -59,8 +61,7 @@ def refresh_costs(run_dir: Path) -> dict[int, np.ndarray]:
     """
     runs, found = refreshes_of(run_dir), defaultdict[int, np.ndarray](lambda: np.zeros(3))
     if read_manifest(run_dir / "actor"):
-        report = Artifact.open(run_dir, "actor").report
-        named = {*report.get("refreshes", ()), *report.get("refused_refreshes", ())}
+        named = _refreshes_in(Artifact.open(run_dir, "actor").report)
         if gone := named - {run.relative_to(run_dir).as_posix() for run in runs}:
             raise ArtifactError(
                 f"{run_dir} lacks {', '.join(sorted(gone))}, a refresh of its actor's critic: nobody "
@@ -74,10 +75,15 @@ def refresh_costs(run_dir: Path) -> dict[int, np.ndarray]:
 
 def link_with_refreshes(source: Path, target: Path) -> None:
     """Makes a complete stage of one run part of another, with the runs that refreshed its critic."""
-    theirs, ours = (stage.parent / REFRESHES for stage in (source, target))
-    if source.name == "actor" and theirs.exists() and not ours.exists():
-        link_stage(theirs, ours)  # before the actor, which is not complete without
+    report = Artifact.open(source.parent, source.name).report if source.name == "actor" else {}
+    for run in _refreshes_in(report):
+        if not (target.parent / run).exists():
+            link_stage(source.parent / run, target.parent / run)  # the actor is not complete without
     link_stage(source, target)
+
+
+def _refreshes_in(report: Mapping[str, Any]) -> set[str]:
+    return {*report.get("refreshes", ()), *report.get("refused_refreshes", ())}
 
 
 def _all_of(run_dir: Path) -> np.ndarray:

@@ -87,6 +87,7 @@ def compare_events(
     start_tries: Sequence[Rollout], actor_tries: Sequence[Rollout], tasks: Sequence[Task], *, seed: int
 ) -> dict[str, Any]:
     """Returns event code -> share of tries that have it, of both policies and gained, as `compare` says."""
-    codes = sorted({event.code for rollout in (*start_tries, *actor_tries) for event in rollout.events})
+    graded = [rollout for rollout in (*start_tries, *actor_tries) if rollout.reward is not None]
+    codes = sorted({event.code for rollout in graded for event in rollout.events})
     start, actor = (event_shares(tries, codes) for tries in (start_tries, actor_tries))
     return {code: compare(start[code], actor[code], tasks, seed=seed) for code in codes}

@@ -47,8 +47,8 @@ class Iterations:
         rule, seed = self.settings.skip_rule, self.sampling.seed
         tasks = worth_a_visit(self.sampling.tasks, state.history, rule=rule, iteration=number, seed=seed)
         looks = [] if number % self.settings.evaluate_every else self.sampling.look_at_val(asked.team, number)
-        clock = time.monotonic() - self.shards.seconds_of(number)  # an earlier start's; looks are free
-        batch, checked, passes, logprobs, gap = self._sampled(asked, credit, tasks, looks, clock)
+        batch, checked, passes, logprobs, gap = self._sampled(asked, credit, tasks, looks)
+        clock = time.monotonic() - self.shards.seconds_of(number)  # sampled now or by an earlier start
         found = {"iteration": number, "engine/logprob_gap": gap, **batch.metrics(checked), **first_try(looks)}
         before = state.credit
         for updates in passes:
@@ -76,7 +76,7 @@ class Iterations:
         return Agreement.asked(self.learner, self.sampling.val, number, half_precision=self.half_precision)
 
     def _sampled(
-        self, asked: Agreement, credit: Credit, tasks: Sequence[Task], looks: Sequence[Rollout], clock: float
+        self, asked: Agreement, credit: Credit, tasks: Sequence[Task], looks: Sequence[Rollout]
     ) -> tuple[BaselineSets, list[Rollout], list[list[Update]], Mapping[str, Logprobs], float]:
         """Returns rollouts, continuations, each pass's updates, log-probabilities, all committed; the gap."""
         watch, shards, settings, trainer = self.watch, self.shards, self.settings, self.learner.trainer
@@ -85,7 +85,7 @@ class Iterations:
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
         digest, ref = team.recipe.policy_digest, self.learner.reference
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
-        checked: list[Rollout] = []
+        clock, checked = time.monotonic(), list[Rollout]()  # looks are free
         if recorded is not None:
             batch = BaselineSets.of(recorded.rollouts, recorded.values, credit, self.sampling.strip)
             checked = recorded.checked

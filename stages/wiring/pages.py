@@ -119,7 +119,7 @@ def summary_page(
     sections = [
         Section("What was won on held-out tasks", (won, table)),
         success_section(evaluation["measures"]),
-        events_section(evaluation["events"]),
+        events_section(evaluation.get("events", {})),
         Section("How it was learned", (learning_curve(actor), spent_curve(actor), reliance_curve(actor))),
         budget_section(summary),
     ]

@@ -16,6 +16,7 @@ SETTINGS = (
     "engine.kind=vllm",
     "training.backend=deepspeed",
     "training.num_ranks=2",
+    *("stored.objective.kind=likelihood", "stored.batch_rows=16", "stored.max_epochs=1"),
 )
 
 
