@@ -9,7 +9,7 @@ from benchmarks._regimes import comparison_of
 from benchmarks._tables import grid, percent, rows_of
 from pipeline.comparison import Curve, cost_to
 
-REGIMES = ("rare", "sparse", "dense")
+REGIMES = ("rare", "sparse", "dense", "long")
 AGAINST = "decoupled_clip"
 ARMS = {"v_dapo": "V-DAPO", "no_critic": "without its critic"}
 
@@ -26,7 +26,7 @@ def regimes() -> str:
             ahead = beside_at_equal_cost(*pairs[0], goal)[1].difference
             points = f"{100 * ahead.value:+.0f} [{100 * ahead.low:.0f}, {100 * ahead.high:.0f}]"
             times = [fewer(own, others, goal) for own, others in pairs]
-            head = [f"{percent(float(start))} %", str(len(tables))] if arm == "v_dapo" else ["", ""]
+            head = [f"{regime}: {percent(float(start))} %", str(len(tables))] if arm == "v_dapo" else ["", ""]
             lines.append([*head, words, points, f"{100 * goal:.0f} %", *times])
     head = [
         "first tries that succeed at the start",
