@@ -71,8 +71,8 @@ def compare(
 def event_shares(rollouts: Sequence[Rollout], codes: Collection[str]) -> dict[str, dict[str, list[float]]]:
     """Returns event code -> task_id -> 1 for each graded rollout with such an event, 0 for one without.
 
-    Which events are a guess, a probe or a slip is the environment's to say (on the phone `fabricated_auth`
-    and `invalid_number`, `probe`): a policy may learn from feedback what to do, or to try its luck.
+    Which of them are guesses, probes or slips its environment says: a policy may learn from feedback what to
+    do, or to try its luck.
     """
     found: dict[str, dict[str, list[float]]] = {code: defaultdict(list) for code in codes}
     for rollout in rollouts:
