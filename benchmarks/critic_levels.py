@@ -1,9 +1,9 @@
 """How good a critic is at each level of the phone, and what it gains from verdicts on earlier steps.
 
-    python -m benchmarks.critic_levels --results benchmarks/results     # seeds 0, 1, 2: two hours of a core each
+    python -m benchmarks.critic_levels --results benchmarks/results     # seeds 0, 1, 2: hours of a core each
 
-Runs of configs/phone-l3-tiny.yaml at a third of its budget, audited as that has it, on the policies that benchmarks/long.py starts
-from. Three critics are fitted to the same labels and judged on the same audit of bare states:
+Runs of configs/phone-l3-tiny.yaml at a third of its budget, audited as that has it, on the policies that
+benchmarks/long.py starts from. Three critics are fitted to the same labels and judged on the same audit of bare states:
 
     none        the method's: it reads the dialogue alone
     features    its calibrator is told counts of verdicts on earlier steps
