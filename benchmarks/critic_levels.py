@@ -3,7 +3,8 @@
     python -m benchmarks.critic_levels --results benchmarks/results     # seeds 0, 1, 2: hours of a core each
 
 Runs of configs/phone-l3-tiny.yaml at a third of its budget, audited as that has it, on the policies that
-benchmarks/long.py starts from. Three critics are fitted to the same labels and judged on the same audit of bare states:
+benchmarks/long.py starts from. Three critics are fitted to the same labels and judged on the same audit of
+bare states:
 
     none        the method's: it reads the dialogue alone
     features    its calibrator is told counts of verdicts on earlier steps
