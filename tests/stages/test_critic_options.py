@@ -116,6 +116,9 @@ def test_a_critic_that_is_told_verdicts_is_told_them_in_every_stage(
     assert max(moved) > 1e-3 or not calibrator.verdict_shifts
     others = tuple(option for option in options if "privileged" not in option)
     assert lab.start("actor", *others, "--fresh") == 3
+    assert f"critic.privileged = 'none', but critic was made with '{kind}'" in capsys.readouterr().err
+    # Where no critic is made again its settings are not the actor's, but its contract says what it is told.
+    assert lab.start("actor", *others, "actor.credit.drift.react=never", "--fresh") == 3
     assert f"critic.privileged = {kind}, this run says none" in capsys.readouterr().err
 
 
