@@ -36,8 +36,7 @@ from pipeline.statistics import ClusterBootstrap
 SETTINGS = (
     "rollouts.num_tasks=1500",
     "labels={target: soft, max_states: 2400, num_continuations: 2, guided_share: 0}",
-    # Of 100 tasks with four continuations of a state values vary too little within a rollout at level 3 to be
-    # told from noise (seed 1, seen once: EV_within between -6.5 and .44).
+    # With 100 tasks and four continuations of a state nothing could be told at level 3.
     "critic_report={tasks_per_split: 200, draws: 4, num_continuations: 8, guided: false, fit_tasks: 0, "
     "sibling_sets: 0, probe_rollouts: 0}",
 )

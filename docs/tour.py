@@ -4,8 +4,8 @@
 
 The stages run this same algorithm. They add attempts after feedback and the stored phase that learns from
 these, shards, checkpoints, digests, labels from fresh continuations, the audit before the actor and the watch
-beside it. Steps i = 0..T-1, states s_0..s_T; V_i = V(s_i) is the
-starting policy's chance of success from s_i, and V_T := R is the verifier's reward.
+beside it. Steps i = 0..T-1, states s_0..s_T; V_i = V(s_i) is the starting policy's chance of success from
+s_i, and V_T := R is the verifier's reward.
 """
 
 from __future__ import annotations

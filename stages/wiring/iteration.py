@@ -83,7 +83,7 @@ class Iterations:
         number, team, num_updates = asked.iteration, asked.team, trainer.num_updates
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
-        digest, ref = team.recipe.policy_digest, self.learner.reference
+        digest, reference = team.recipe.policy_digest, self.learner.reference
         recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
         clock, checked = time.monotonic(), list[Rollout]()  # looks are free
         if recorded is not None:
@@ -107,7 +107,7 @@ class Iterations:
         )
         updates, half = [update for of_pass in passes for update in of_pass], self.half_precision
         logprobs = (
-            recorded.logprobs if recorded else more_logprobs(updates, trainer, ref, half_precision=half)
+            recorded.logprobs if recorded else more_logprobs(updates, trainer, reference, half_precision=half)
         )
         gap = asked.on(batch.rollouts)  # after the reference's turn, so that the trainer keeps its own
         if recorded is None:

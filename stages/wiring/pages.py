@@ -119,10 +119,11 @@ def summary_page(
     sections = [
         Section("What was won on held-out tasks", (won, table)),
         success_section(evaluation["measures"]),
-        events_section(evaluation.get("events", {})),
         Section("How it was learned", (learning_curve(actor), spent_curve(actor), reliance_curve(actor))),
         budget_section(summary),
     ]
+    if events := evaluation.get("events"):
+        sections.append(events_section(events))
     if comparison:
         sections.append(opponents_section(comparison))
     if calls := calls_rows(summary):
