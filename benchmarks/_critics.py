@@ -63,7 +63,7 @@ def fitted(
         labels,
         material.rollouts,
         material.tasks,
-        material.part_of(settings),
+        material.part_of(settings.fit_share),
         rule=rule,
         continuations=sampled if settings.fit_continuations else [],
         calibrating=("fit",) if by_heart else ("validate", "calibrate"),

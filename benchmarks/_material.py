@@ -21,9 +21,8 @@ from pipeline.types import Label, Rollout, StateRef, Task
 from stages.critic import STAGE as CRITIC_STAGE
 from stages.labels import STAGE as LABELS_STAGE
 from stages.settings import Config
-from stages.settings.critic import Critic
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Of critics' benchmarks and measures: raised with every change of what a kept row says."""
 CONFIG = "configs/phone-l3-tiny.yaml"
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic", "critic_report")
@@ -83,15 +82,27 @@ class Material:
         settings = [getattr(self.config, name).model_dump(mode="json") for name in ("labels", "critic")]
         return digest(*asked, settings, self.digests, code)
 
-    def part_of(self, shares: Critic | None = None) -> dict[str, Part]:
-        """Returns rollout_id -> part, as the critic stage has it, or would have it with other shares."""
-        shares, seed = shares or self.config.critic, self.config.run.seed
+    def part_of(self, fit_share: float | None = None) -> dict[str, Part]:
+        """Returns rollout_id -> part, as the critic stage has it, or with another share of clusters to fit to.
+
+        Then the same clusters validate: theirs are continued, and what is compared is one thing.
+        """
+        shares = self.config.critic
+        own = self._parts(shares.fit_share)
+        if fit_share is None or fit_share == shares.fit_share:
+            return own
+        beyond = shares.validate_share if fit_share > shares.fit_share else 0.0
+        fitted = self._parts(fit_share + beyond)
+        parts: dict[str, Part] = {name: "fit" if part == "fit" else "calibrate" for name, part in fitted.items()}
+        return parts | {name: part for name, part in own.items() if part == "validate"}
+
+    def _parts(self, fit_share: float) -> dict[str, Part]:
         return parts_of(
             self.rollouts,
             self.tasks,
-            fit_share=shares.fit_share,
-            validate_share=shares.validate_share,
-            seed=seed,
+            fit_share=fit_share,
+            validate_share=self.config.critic.validate_share,
+            seed=self.config.run.seed,
         )
 
     def share(self, share: float) -> dict[StateRef, list[Rollout]]:

@@ -1,6 +1,8 @@
-"""Three ablations of the critic, one factor at a time, where success is dense and where it is sparse.
+"""Three ablations of the critic, one factor at a time, where success is dense.
 
     python -m benchmarks.ablations --results benchmarks/results     # seeds 0 to 4
+
+benchmarks/sparse_ablations.py has them where it is sparse.
 
 A regime's run is that of configs/comparison-<regime>.yaml up to critic_report, with continuations of some
 states besides, which decide when each fit ends. `method` is the comparison's critic but for that. A variant
@@ -9,8 +11,7 @@ is fitted on the same rollouts, differs in one thing, and is judged on the same 
     size         the trunk: the policy's first one or two layers in place of all four
     epochs       one or three at most in place of twelve
     share        of stage 1's tasks a tenth or a half to fit to, in place of .27: what an actor without a
-                 stored phase would pay for. Other tasks validate then; at a half none of theirs was
-                 continued, and the fit ends by single outcomes
+                 stored phase would pay for; the method's validating tasks validate
     granularity  what labels know of located errors: nothing, that there was one, which one. Soft targets
                  with two pseudo-counts of the recovery model (labels.granularity), in place of outcomes at
                  every state, which know nothing either
@@ -35,7 +36,6 @@ from critics.audit.measures import measure as measures_of
 from critics.labels.soft_targets import Granularity
 from pipeline.statistics import ClusterBootstrap
 
-REGIMES = ("dense", "sparse")
 CONTINUED = (
     "labels={num_continuations: 2, max_states: 1000, guided_share: 0}",
     "critic.fit_continuations=false",  # none is in the comparison
@@ -90,7 +90,7 @@ def rows_of(material: Material, regime: str, name: str, variant: Variant) -> lis
 
 
 def measure(asked: Asked) -> list[Row]:
-    """Returns the rows of every variant in both regimes; those that a former call finished are read."""
+    """Returns the rows of every variant in each regime asked for; those that a former call finished are read."""
     rows = []
     for regime in asked.options.regimes.split():
         config = f"configs/comparison-{regime}.yaml"
@@ -109,7 +109,7 @@ BENCHMARK = Benchmark(
     measure,
     seeds=(0, 1, 2, 3, 4),
     quick=QUICK,
-    options={"regimes": " ".join(REGIMES)},
+    options={"regimes": "dense"},
 )
 
 if __name__ == "__main__":
