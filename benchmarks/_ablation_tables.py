@@ -11,9 +11,9 @@ from benchmarks._tables import grid, number, over_seeds, rows_of, with_bounds
 from benchmarks.ablations import OVER_METHOD
 
 
-def ablations() -> str:
+def ablations(name: str) -> str:
     """Returns each variant's figures, means over seeds, and what it has in EV_within over the method."""
-    tables = list(rows_of("ablations").values())
+    tables = list(rows_of(name).values())
     metrics = ("ev", "ev_within", "rho_a", "ece_excess", "converged")
     lines = []
     for variant in tables[0].variants("ev"):
@@ -24,10 +24,10 @@ def ablations() -> str:
     return grid(head, lines)
 
 
-def granularity_over_binary(known: str) -> str:
+def granularity_over_binary(name: str, regime: str, known: str) -> str:
     """Returns what labels that know so much of located errors have in EV_within over those that know none."""
-    more, none = f"dense, granularity: {known}", "dense, granularity: binary"
-    tables = rows_of("ablations").values()
+    more, none = f"{regime}, granularity: {known}", f"{regime}, granularity: binary"
+    tables = rows_of(name).values()
     return mean_with_bounds([table(more, OVER_METHOD) - table(none, OVER_METHOD) for table in tables])
 
 

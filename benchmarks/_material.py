@@ -83,7 +83,7 @@ class Material:
         return digest(*asked, settings, self.digests, code)
 
     def part_of(self, fit_share: float | None = None) -> dict[str, Part]:
-        """Returns rollout_id -> part, as the critic stage has it, or with another share of clusters to fit to.
+        """Returns rollout_id -> part, as the critic stage has it, or with another share to fit to.
 
         Then the same clusters validate: theirs are continued, and what is compared is one thing.
         """
@@ -93,8 +93,8 @@ class Material:
             return own
         beyond = shares.validate_share if fit_share > shares.fit_share else 0.0
         fitted = self._parts(fit_share + beyond)
-        parts: dict[str, Part] = {name: "fit" if part == "fit" else "calibrate" for name, part in fitted.items()}
-        return parts | {name: part for name, part in own.items() if part == "validate"}
+        validating: dict[str, Part] = {name: "validate" for name, part in own.items() if part == "validate"}
+        return {name: "fit" if part == "fit" else "calibrate" for name, part in fitted.items()} | validating
 
     def _parts(self, fit_share: float) -> dict[str, Part]:
         return parts_of(

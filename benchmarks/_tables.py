@@ -8,7 +8,6 @@ from benchmarks import _looks
 from benchmarks._results import Row, Table, read_rows
 from benchmarks._run import RESULTS
 from benchmarks.demo_seeds import BESIDE, OPPONENT, PARTS
-from benchmarks.levers import COUNTED, LEVERS
 from benchmarks.phone_policies import named
 from pipeline.statistics import wilson
 
@@ -159,31 +158,6 @@ def ahead(
     """Returns by how much an arm is ahead of another at equal (or fresh) rollouts, on all seeds or some."""
     tables = {seed: table for seed, table in rows_of(name).items() if not seeds or seed in seeds}
     return _looks.ahead(regime or name, tables, arm, against, fresh=fresh)
-
-
-def levers() -> str:
-    """Returns what each lever ended with and has over the arm beside it, if that ran, seed by seed."""
-    by_seed = {
-        seed: {(r.variant, r.metric): r for r in table.rows} for seed, table in rows_of("levers").items()
-    }
-    metrics = ("success at the end", "rollouts", *(f"ahead by {cost}" for cost in COUNTED))
-    lines = []
-    for name, (_, beside, _) in LEVERS.items():
-        for seed, rows in by_seed.items():
-            if (name, "rollouts") in rows:
-                found = [rows.get((name, metric)) for metric in metrics]
-                figures = ["" if row is None else with_bounds(row, 3) for row in found]
-                lines.append([name, beside, str(seed), *figures])
-    head = [
-        "",
-        "beside",
-        "seed",
-        "success at the end",
-        "rollouts",
-        "ahead at equal rollouts",
-        "were values free",
-    ]
-    return grid(head, lines)
 
 
 def levels() -> str:

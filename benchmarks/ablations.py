@@ -90,7 +90,7 @@ def rows_of(material: Material, regime: str, name: str, variant: Variant) -> lis
 
 
 def measure(asked: Asked) -> list[Row]:
-    """Returns the rows of every variant in each regime asked for; those that a former call finished are read."""
+    """Returns the rows of every variant in each regime asked for; what a former call finished is read."""
     rows = []
     for regime in asked.options.regimes.split():
         config = f"configs/comparison-{regime}.yaml"

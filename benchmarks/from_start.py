@@ -13,10 +13,11 @@ takes a quarter to half an hour of one core.
 import sys
 from collections.abc import Iterator
 
+from benchmarks._levers import config_with
 from benchmarks._regimes import comparison_made, looks_of
 from benchmarks._results import Row
 from benchmarks._run import Asked, Benchmark, main
-from benchmarks.levers import config_with
+from benchmarks.levers import LEVERS
 
 ARMS = ("cheap_from_start_rate", "decoupled_clip_rate")
 """Beside decoupled clip itself, against which both are held."""
@@ -24,7 +25,7 @@ ARMS = ("cheap_from_start_rate", "decoupled_clip_rate")
 
 def measure(asked: Asked) -> Iterator[Row]:
     """Makes a seed's runs; yields success of each arm at each look, and what it had paid."""
-    return looks_of(comparison_made(config_with(ARMS), f"dense-seed{asked.seed}", asked))
+    return looks_of(comparison_made(config_with("dense", LEVERS, ARMS), f"dense-seed{asked.seed}", asked))
 
 
 BENCHMARK = Benchmark("from_start", __doc__, measure, seeds=tuple(range(5, 15)))

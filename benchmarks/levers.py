@@ -11,14 +11,10 @@ decoupled clip in benchmarks/from_start.py was chosen.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks._looks import beside_at_equal_cost
-from benchmarks._regimes import comparison_made, config_of
-from benchmarks._results import Row, measured
-from benchmarks._run import Asked, Benchmark, main
-from pipeline.report.comparison import Curves, curves_of
+from benchmarks._levers import Levers, measure_of
+from benchmarks._run import Benchmark, main
 
 CORRECT: dict[str, Any] = {"actor.credit.drift.react": "correct"}
 NOT_STORED: dict[str, Any] = {"stored.objective": {"kind": "none"}}
@@ -26,7 +22,7 @@ RATE: dict[str, Any] = {"actor.learning_rate": 1.0e-3}
 SHORT_AUDIT: dict[str, Any] = {"critic_report.tasks_per_split": 30}
 CHEAP: dict[str, Any] = SHORT_AUDIT | {"rollouts.num_tasks": 300, "critic.fit_share": 0.72}
 CHEAP_FROM_START: dict[str, Any] = NOT_STORED | CHEAP | {"actor.num_iterations": 18}
-LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+LEVERS: Levers = {
     # What values of states may do, beside the same stored phase without a critic.
     "v_dapo": ("v_dapo", "no_critic", {}),
     "oracle_16": (
@@ -115,48 +111,8 @@ LEVERS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         },
     ),
 }
-"""Lever -> the arm that it changes, the arm or lever that it is held against, what it changes."""
 
-COUNTED = ("rollouts", "amortised_rollouts")
-"""All that was paid for; of these what the policy may learn from, as if values of states cost nothing."""
-
-
-def config_with(levers: Sequence[str]) -> Any:
-    """Returns the dense comparison's configuration with some levers, and what they are held against."""
-    config = config_of("dense")
-    arms = config["comparison"]["arms"]
-    levers = list(levers)
-    levers += [LEVERS[name][1] for name in levers if LEVERS[name][1] in LEVERS]
-    chosen = {LEVERS[name][1]: arms[LEVERS[name][1]] for name in levers if LEVERS[name][1] in arms}
-    chosen |= {name: arms[LEVERS[name][0]] | LEVERS[name][2] for name in levers}
-    config["comparison"] |= {"arms": chosen, "method": next(iter(chosen))}
-    return config
-
-
-def measure(asked: Asked) -> Iterator[Row]:
-    """Makes the runs of a seed's levers; yields what each ended with and has over the arm beside it."""
-    names, seed = asked.options.levers.split(",") if asked.options.levers else list(LEVERS), asked.seed
-    found = comparison_made(config_with(names), f"dense-seed{seed}", asked)
-    looks, spending = (found.table(name).to_pylist() for name in ("comparison", "spending"))
-    curves = {cost: curves_of(looks, spending, cost) for cost in COUNTED}
-    for name in curves["rollouts"]:
-        end = curves["rollouts"][name][seed].observed[0, -1]
-        figures = {"success at the end": end} | {
-            cost: own[name][seed].costs[-1] for cost, own in curves.items()
-        }
-        if name in names:
-            figures |= {f"ahead by {cost}": ahead(own, name, seed) for cost, own in curves.items()}
-        yield from measured(name, figures, len(looks[0]["task_ids"]))
-
-
-def ahead(curves: Curves, name: str, seed: int) -> tuple[float, float, float]:
-    """Returns by how much a lever is ahead in success, at what the cheaper of the two spent."""
-    own, other = curves[name][seed], curves[LEVERS[name][1]][seed]
-    found = beside_at_equal_cost([own], [other], threshold=1.0)[1].difference
-    return found.value, found.low, found.high
-
-
-BENCHMARK = Benchmark("levers", __doc__, measure, seeds=(3, 4), options={"levers": ""})
+BENCHMARK = Benchmark("levers", __doc__, measure_of("dense", LEVERS), seeds=(3, 4), options={"levers": ""})
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

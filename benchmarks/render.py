@@ -12,6 +12,7 @@ from jinja2 import Environment, StrictUndefined
 
 from benchmarks import _tables
 from benchmarks._ablation_tables import ablations, granularity_over_binary
+from benchmarks._lever_tables import lever_table
 from benchmarks._regime_table import regimes
 from benchmarks._run import ROOT
 
@@ -27,7 +28,6 @@ WORDS = (
     "looks",
     "ahead",
     "levels",
-    "levers",
     "policies",
     "splits",
     "gate",
@@ -42,7 +42,7 @@ def page() -> str:
     """Returns docs/results.md."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     environment.globals |= {name: getattr(_tables, name) for name in WORDS}
-    environment.globals |= {each.__name__: each for each in (ablations, granularity_over_binary)}
+    environment.globals |= {each.__name__: each for each in (ablations, granularity_over_binary, lever_table)}
     return environment.from_string(TEMPLATE.read_text("utf-8")).render()
 
 

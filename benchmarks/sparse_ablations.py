@@ -1,6 +1,8 @@
 """The ablations of benchmarks/ablations.py where success is sparse.
 
     python -m benchmarks.sparse_ablations --results benchmarks/results     # seeds 0 to 4
+
+That module explains the variants.
 """
 
 import sys

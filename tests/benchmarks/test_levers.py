@@ -5,25 +5,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.levers import LEVERS, ahead, config_with
+from benchmarks import levers, sparse_levers
+from benchmarks._levers import Levers, ahead, config_with
 from pipeline.comparison import Curve
 from pipeline.config import config_of
 from stages.settings import Config
 from stages.wiring.arms import ArmRun, runs_of
 
+KNOWN = {"dense": levers.LEVERS, "sparse": sparse_levers.LEVERS}
+
+
+@pytest.fixture(scope="module", params=KNOWN)
+def regime(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ArmRun]:
-    config = config_of(Config, config_with(list(LEVERS)), [], "levers")
+def known(regime: str) -> Levers:
+    return KNOWN[regime]
+
+
+@pytest.fixture(scope="module")
+def runs(regime: str, known: Levers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ArmRun]:
+    config = config_of(Config, config_with(regime, known, list(known)), [], "levers")
     return {run.arm: run for run in runs_of(config, Path(tmp_path_factory.mktemp("home"))) if run.seed == 3}
 
 
-def test_all_levers_and_what_they_are_held_against_are_runs(runs: dict[str, ArmRun]) -> None:
-    assert runs.keys() == LEVERS.keys() | {against for _, against, _ in LEVERS.values()}
+def test_all_levers_and_what_they_are_held_against_are_runs(known: Levers, runs: dict[str, ArmRun]) -> None:
+    assert runs.keys() == known.keys() | {against for _, against, _ in known.values()}
 
 
-def test_a_lever_differs_from_what_it_is_held_against(runs: dict[str, ArmRun]) -> None:
-    for name, (_, against, _) in LEVERS.items():
+def test_a_lever_differs_from_what_it_is_held_against(known: Levers, runs: dict[str, ArmRun]) -> None:
+    for name, (_, against, _) in known.items():
         own, other = (
             run.config.model_dump(exclude={"run", "comparison"}) for run in (runs[name], runs[against])
         )
@@ -42,4 +55,4 @@ def test_a_lever_is_held_against_its_arm_at_what_the_cheaper_one_spent() -> None
         return Curve(np.array([0.0, paid]), np.array([[0.2], [end]]) * 400, np.full((2, 1), 400.0))
 
     curves = {"near_half": {3: curve(0.6, 1000)}, "no_critic": {3: curve(0.6, 2000)}}
-    assert ahead(curves, "near_half", 3)[0] == pytest.approx(0.2)
+    assert ahead(curves, "near_half", "no_critic", 3)[0] == pytest.approx(0.2)
