@@ -32,12 +32,14 @@ def granularity_over_binary(name: str, regime: str, known: str) -> str:
 
 
 def mean_with_bounds(values: Sequence[float]) -> str:
-    """Returns the mean of one figure a seed, two seeds or more, with Student's interval.
+    """Returns the mean of one figure a seed, with Student's interval; that of one seed has none.
 
     Example:
         >>> mean_with_bounds([0.1, 0.3, 0.2])
         '0.20 [-0.05, 0.45]'
     """
     middle, seeds = mean(values), len(values)
+    if seeds == 1:
+        return number(middle)
     half = float(student.ppf(0.975, seeds - 1)) * stdev(values) / math.sqrt(seeds)
     return with_bounds(Row("", "", middle, middle - half, middle + half))

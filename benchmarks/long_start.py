@@ -3,8 +3,8 @@
     python -m benchmarks.long_start --results benchmarks/results
 
 The starting policy of configs/comparison-long.yaml: that of configs/phone-l3-tiny.yaml, shown how to heed
-feedback, with some updates at those levels. A start that never succeeds teaches no arm anything, so it is asked first. Forty minutes of
-one core.
+feedback, with some updates at those levels. A start that never succeeds teaches no arm anything, so it is
+asked first. Forty minutes of one core.
 """
 
 import sys
