@@ -2,9 +2,9 @@
 
     python -m benchmarks.long_start --results benchmarks/results
 
-The starting policy of configs/comparison-long.yaml: that of configs/phone-l3-tiny.yaml, shown how to heed
-feedback, with some updates at those levels. A start that never succeeds teaches no arm anything, so it is
-asked first. Forty minutes of one core.
+The starting policy of configs/comparison-long.yaml: that of configs/phone-l3-tiny.yaml with some updates at
+those levels. A start that never succeeds teaches no arm anything, so it is asked first. Forty minutes of
+one core.
 """
 
 import sys
@@ -19,11 +19,6 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.statistics import wilson
 
 CONFIG, EASIER = "configs/comparison-long.yaml", "configs/phone-l3-tiny.yaml"
-HEEDS = (
-    *("sft.guided_share=0.6", "sft.follows_feedback=0.95"),
-    *("prompt.verbosity=corrective", "prompt.max_feedback_tokens=500"),
-)
-"""What the easier levels' policy is taught besides, as that of CONFIG."""
 
 
 def measure(asked: Asked) -> Iterator[Row]:
@@ -52,7 +47,7 @@ def measure(asked: Asked) -> Iterator[Row]:
 def base_of(asked: Asked) -> Path:
     """Returns the policy of a seed that learnt levels 1 to 3; made if need be."""
     run = f"long-base-seed{asked.seed}"
-    make_stages(EASIER, run, ("tasks", "sft"), [*HEEDS, *asked.settings], asked.data_dir)
+    make_stages(EASIER, run, ("tasks", "sft"), asked.settings, asked.data_dir)
     return asked.data_dir / run / "sft" / "policy"
 
 
