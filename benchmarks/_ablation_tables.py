@@ -24,10 +24,10 @@ def ablations(name: str) -> str:
     return grid(head, lines)
 
 
-def granularity_over_binary(name: str, regime: str, known: str) -> str:
+def granularity_over_binary(known: str) -> str:
     """Returns what labels that know so much of located errors have in EV_within over those that know none."""
-    more, none = f"{regime}, granularity: {known}", f"{regime}, granularity: binary"
-    tables = rows_of(name).values()
+    more, none = f"dense, granularity: {known}", "dense, granularity: binary"
+    tables = rows_of("ablations").values()
     return mean_with_bounds([table(more, OVER_METHOD) - table(none, OVER_METHOD) for table in tables])
 
 

@@ -16,7 +16,7 @@ COLUMNS = {
 
 
 def lever_table(name: str) -> str:
-    """Returns what each lever ended with and has over the arm beside it, if that ran, seed by seed."""
+    """Returns what each lever that ran ended with and has over the arm beside it; then those arms."""
     by_seed = {seed: {(r.variant, r.metric): r for r in table.rows} for seed, table in rows_of(name).items()}
     kept = {metric for rows in by_seed.values() for _, metric in rows}
     columns = {metric: words for metric, words in COLUMNS.items() if metric in kept}

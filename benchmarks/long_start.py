@@ -9,7 +9,7 @@ one core.
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,10 @@ def measure(asked: Asked) -> Iterator[Row]:
             yield from measured(variant, {"made up": wilson(made_up, len(found))}, len(found))
 
 
-def base_of(asked: Asked) -> Path:
-    """Returns the policy of a seed that learnt levels 1 to 3; made if need be."""
-    run = f"long-base-seed{asked.seed}"
-    make_stages(EASIER, run, ("tasks", "sft"), asked.settings, asked.data_dir)
+def base_of(asked: Asked, name: str = "long-base", taught: Sequence[str] = ()) -> Path:
+    """Returns the policy of a seed that learnt levels 1 to 3, with settings of its own; made if need be."""
+    run = f"{name}-seed{asked.seed}"
+    make_stages(EASIER, run, ("tasks", "sft"), [*taught, *asked.settings], asked.data_dir)
     return asked.data_dir / run / "sft" / "policy"
 
 

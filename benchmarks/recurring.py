@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from benchmarks._regimes import asked_of, comparison_made, looks_of
 from benchmarks._results import Row
-from benchmarks._run import Asked, Benchmark, main, make_stages
-from benchmarks.long_start import EASIER
+from benchmarks._run import Asked, Benchmark, main
+from benchmarks.long_start import base_of
 
 HEEDS = (
     *("sft.guided_share=0.6", "sft.follows_feedback=0.95"),
@@ -23,10 +23,8 @@ HEEDS = (
 
 def measure(asked: Asked) -> Iterator[Row]:
     """Makes a seed's start and its runs, and yields its looks."""
-    base = f"recurring-base-seed{asked.seed}"
-    make_stages(EASIER, base, ("tasks", "sft"), [*HEEDS, *asked.settings], asked.data_dir)
     config = asked_of("recurring", asked)
-    config["sft"]["base"] = str(asked.data_dir / base / "sft" / "policy")
+    config["sft"]["base"] = str(base_of(asked, "recurring-base", HEEDS))
     return looks_of(comparison_made(config, f"recurring-seed{asked.seed}", asked))
 
 

@@ -6,19 +6,12 @@ That module explains the variants.
 """
 
 import sys
+from dataclasses import replace
 
-from benchmarks._material import QUICK
-from benchmarks._run import Benchmark, main
-from benchmarks.ablations import measure
+from benchmarks import ablations
+from benchmarks._run import main
 
-BENCHMARK = Benchmark(
-    "sparse_ablations",
-    __doc__,
-    measure,
-    seeds=(0, 1, 2, 3, 4),
-    quick=QUICK,
-    options={"regimes": "sparse"},
-)
+BENCHMARK = replace(ablations.BENCHMARK, name="sparse_ablations", doc=__doc__, options={"regimes": "sparse"})
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

@@ -16,7 +16,7 @@ from benchmarks.levers import NOT_STORED, SHORT_AUDIT
 
 FEW_TASKS: dict[str, Any] = SHORT_AUDIT | {"rollouts.num_tasks": 300, "critic.fit_share": 0.72}
 LEVERS: Levers = {
-    # The audit of 120 tasks is most of what the critic costs; where success is rare 30 told as much.
+    # The audit of 120 tasks is all that the critic samples for itself; where success is rare it has 30.
     "short_audit": ("v_dapo", "no_critic", SHORT_AUDIT),
     "alpha_0": ("v_dapo", "no_critic", SHORT_AUDIT | {"actor.credit.alpha": 0.0}),
     # The most that any critic could do, its continuations paid for or not.
@@ -25,7 +25,7 @@ LEVERS: Levers = {
         "no_critic",
         SHORT_AUDIT | {"actor.credit.drift.num_continuations": 16, "actor.num_iterations": 6},
     ),
-    # Sets of eight that all fail tell decoupled clip nothing; there steps that gain value do.
+    # Sets of eight that all fail tell decoupled clip nothing; there steps that gain value may.
     "from_start": ("v_dapo", "decoupled_clip", NOT_STORED | FEW_TASKS | {"actor.num_iterations": 36}),
 }
 
