@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks._regimes import comparison_of
 from benchmarks._results import Table
-from pipeline.comparison import Compared, Curve, compared, cost_to, mean_success
+from pipeline.comparison import Compared, Curve, compared, cost_to, holm, mean_success
 from pipeline.report.comparison import Curves, curves_of
 from pipeline.statistics import interval_words
 
@@ -47,10 +47,11 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     """Returns a line for each arm that all seeds have: rollouts paid, their share for the critic, success.
 
     Then rollouts to the threshold, its success less that of `against` at what the cheaper of the two spent
-    on average, and how many times its rollouts, generated tokens and seconds `against` needs to it.
+    on average, how likely so much is by chance (Holm's p over the arms), and how many times its rollouts,
+    generated tokens and seconds `against` needs to the threshold.
     """
     comparison = comparison_of(regime)
-    goal, found = comparison["threshold"], []
+    goal, found, by_chance = comparison["threshold"], [], dict[str, float]()
     by_arm = curves_by_arm(tables)
     by_costs = [curves_by_arm(tables, cost) for cost in ("tokens", "seconds")]
     names = dict.fromkeys([*comparison["arms"], *by_arm])
@@ -64,29 +65,30 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
             f"{cost:,.0f}" if np.isfinite(cost) else f"> {curve.costs[-1]:,.0f}"
             for cost, curve in zip(costs, own, strict=True)
         )
+        of_all = 100 * sum(for_critic(table, arm) for table in tables.values()) / (budget * len(tables))
+        share = f"{of_all:.0f} %" if of_all else ""
         beside = ["", "", "", ""]
         if arm != against and against in curves:
             _, judged = beside_at_equal_cost(own, curves[against], goal)
+            by_chance[arm] = judged.difference_p
             beside = [interval_words(judged.difference, 3), times(judged)]
             for by_cost in by_costs:
                 pair = ([by_cost[name][seed] for seed in tables] for name in (arm, against))
                 beside.append(times(compared(*pair, budget=0, threshold=goal, seed=0)))
-        found.append(
-            [arm, f"{budget:,.0f}", critic_share(tables, arm), interval_words(end, 3), reached, *beside]
-        )
-    return found
+        found.append([arm, f"{budget:,.0f}", share, interval_words(end, 3), reached, *beside])
+    p = dict(zip(by_chance, holm(list(by_chance.values())), strict=True))
+    return [[*line[:6], f"{p[line[0]]:.3f}" if line[0] in p else "", *line[6:]] for line in found]
 
 
-def critic_share(tables: Seeds, arm: str) -> str:
-    """Returns the share of an arm's rollouts that were for its critic alone, over all seeds; "" of none.
+def for_critic(table: Table, arm: str) -> float:
+    """Returns how many of an arm's rollouts on a seed were for its critic alone.
 
     What stages `rollouts` and `labels` played is for the critic where no stored phase learns from it.
     """
-    rows = [row for table in tables.values() for row in table.rows if row.variant == arm]
-    paid = [(r.metric.removeprefix(SPENT), r.value or 0) for r in rows if r.metric.startswith(SPENT)]
-    teaches = "stored" in dict(paid)
-    for_critic = sum(n for stage, n in paid if stage not in ("actor", *("rollouts", "labels") * teaches))
-    return f"{100 * for_critic / sum(n for _, n in paid):.0f} %" if for_critic else ""
+    spent = [row for row in table.rows if row.variant == arm and row.metric.startswith(SPENT)]
+    paid = {row.metric.removeprefix(SPENT): row.value or 0 for row in spent}
+    others = ("actor", *("rollouts", "labels") * ("stored" in paid))
+    return float(sum(n for stage, n in paid.items() if stage not in others))
 
 
 def ahead(regime: str, tables: Seeds, arm: str, against: str, *, fresh: bool = False) -> str:

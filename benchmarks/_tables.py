@@ -145,6 +145,7 @@ def looks(name: str, against: str, regime: str = "") -> str:
         "success",
         "rollouts to the threshold",
         f"success beside {against}",
+        "p",
         "times fewer rollouts",
         "tokens",
         "seconds",

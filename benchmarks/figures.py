@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._looks import curves_by_arm
+from benchmarks._looks import curves_by_arm, for_critic, since
 from benchmarks._regime_table import REGIMES
 from benchmarks._regimes import comparison_of
 from benchmarks._results import Row, Table
@@ -21,6 +21,7 @@ from pipeline.report.plots import curves
 
 FOLDER = ROOT / "docs" / "figures"
 POINTS = 60  # of a curve
+AMORTISED = "v_dapo, critic amortised"
 QUALITY = {
     "ev": ("EV", 0.7),
     "ev_within": ("EV within rollouts", 0.5),
@@ -89,17 +90,24 @@ def drift() -> str:
 def regime(name: str) -> str:
     """Returns success of the arms of a regime along all rollouts that they paid for, a curve per arm.
 
-    Means over the seeds that an arm has, with intervals over these.
+    Means over the seeds that an arm has, with intervals over these; v_dapo again as if its critic were free.
     """
     entries: list[dict[str, float]] = []
-    for arm, by_seed in curves_by_arm(rows_of(name)).items():
+    tables = rows_of(name)
+    by_arm = curves_by_arm(tables)
+    by_arm |= {
+        AMORTISED: {
+            seed: since(curve, for_critic(tables[seed], "v_dapo")) for seed, curve in by_arm["v_dapo"].items()
+        }
+    }
+    for arm, by_seed in by_arm.items():
         own = list(by_seed.values())
         paid = np.linspace(0, np.mean([curve.costs[-1] for curve in own]), POINTS)
         entries += [
             {"rollouts": cost, arm: found.value, f"{arm}_low": found.low, f"{arm}_high": found.high}
             for cost, found in zip(paid.tolist(), mean_success(own, paid, 0), strict=True)
         ]
-    arms = ("v_dapo", "no_critic", "decoupled_clip")
+    arms = ("v_dapo", "no_critic", "decoupled_clip", AMORTISED)
     level = comparison_of(name)["threshold"]
     return curves(name, entries, arms, x="rollouts", y_label="success of first tries", level=level)
 
