@@ -95,12 +95,8 @@ def regime(name: str) -> str:
     entries: list[dict[str, float]] = []
     tables = rows_of(name)
     by_arm = curves_by_arm(tables)
-    by_arm |= {
-        AMORTISED: {
-            seed: since(curve, for_critic(tables[seed], "v_dapo")) for seed, curve in by_arm["v_dapo"].items()
-        }
-    }
-    for arm, by_seed in by_arm.items():
+    amortised = {s: since(curve, for_critic(tables[s], "v_dapo")) for s, curve in by_arm["v_dapo"].items()}
+    for arm, by_seed in {**by_arm, AMORTISED: amortised}.items():
         own = list(by_seed.values())
         paid = np.linspace(0, np.mean([curve.costs[-1] for curve in own]), POINTS)
         entries += [
