@@ -10,7 +10,7 @@ from benchmarks._regimes import comparison_of
 from benchmarks._results import Table
 from pipeline.comparison import Compared, Curve, compared, cost_to, holm, mean_success
 from pipeline.report.comparison import Curves, curves_of
-from pipeline.statistics import interval_words
+from pipeline.statistics import interval_words, p_words
 
 SUCCESS, SPENT = re.compile(r"success at (-?\d+)$"), "rollouts of "
 Seeds = Mapping[int, Table]
@@ -77,7 +77,7 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
                 beside.append(times(compared(*pair, budget=0, threshold=goal, seed=0)))
         found.append([arm, f"{budget:,.0f}", share, interval_words(end, 3), reached, *beside])
     p = dict(zip(by_chance, holm(list(by_chance.values())), strict=True))
-    return [[*line[:6], f"{p[line[0]]:.3f}" if line[0] in p else "", *line[6:]] for line in found]
+    return [[*line[:6], p_words(p[line[0]]) if line[0] in p else "", *line[6:]] for line in found]
 
 
 def for_critic(table: Table, arm: str) -> float:

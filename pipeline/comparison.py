@@ -118,17 +118,29 @@ def stretch(num_seeds: int) -> float:
     """Returns by how much resamples of so few seeds must lie further from the value; 1 for a single seed.
 
     sqrt(S/(S-1)) t / z: of S values resamples vary less than samples do, and how much these vary is itself
-    uncertain (Hesterberg 2015, The American Statistician 69:371). A single seed says nothing of others.
+    uncertain (Hesterberg 2015, The American Statistician 69:371). Of two values the outermost resamples are
+    these themselves, as far from their mean as its standard error: t. A single seed says nothing of others.
 
     Example:
-        >>> [round(stretch(seeds), 2) for seeds in (1, 4, 5, 10)]
-        [1.0, 1.87, 1.58, 1.22]
+        >>> [round(stretch(seeds), 2) for seeds in (1, 2, 4, 5, 10)]
+        [1.0, 12.71, 1.87, 1.58, 1.22]
     """
     if num_seeds < 2:
         return 1.0
     from scipy.stats import norm, t  # scikit-learn's; half a second
 
-    return float(np.sqrt(num_seeds / (num_seeds - 1)) * t.ppf(0.975, num_seeds - 1) / norm.ppf(0.975))
+    quantile = float(t.ppf(0.975, num_seeds - 1))
+    return quantile if num_seeds == 2 else standard_error(quantile / norm.ppf(0.975), num_seeds)
+
+
+def standard_error(spread: float, num_seeds: int) -> float:
+    """Returns the standard error of a mean over S seeds, of the spread of its resamples: sqrt(S/(S-1)) times.
+
+    Example:
+        >>> standard_error(0.4, 5) == 0.4 * np.sqrt(1.25)
+        np.True_
+    """
+    return float(spread * np.sqrt(num_seeds / max(num_seeds - 1, 1)))
 
 
 def stretched(value: float, draws: np.ndarray, num_seeds: int) -> np.ndarray:
@@ -179,7 +191,8 @@ def compared(
     """Returns what the first arm has over the second, whose curves are of the same seeds in the same order.
 
     Intervals are percentiles of a paired bootstrap over seeds, then clusters, stretched for few seeds. p is
-    two-sided: twice the share of these resamples on the other side of no difference, or of a ratio of 1.
+    two-sided, Student's by the spread of resamples; that of a ratio is at least twice the share of stretched
+    resamples on the other side of 1. Of one seed with one cluster nothing varies: no bounds, p 1.
     """
 
     def measure(s: int, draws: np.ndarray) -> np.ndarray:
@@ -199,23 +212,31 @@ def compared(
 
     num_clusters = [curve.won.shape[1] for curve in first]
     value, least, greatest = (float(x[0]) for x in judged(as_measured(measure, num_clusters)))
-    values, leasts, greatests = judged(resampled(measure, num_clusters, seed))
-    values = stretched(value, values, len(first))
-    leasts = stretched_ratio(least, leasts, len(first))
-    greatests = stretched_ratio(greatest, greatests, len(first))
-    is_exact = least == greatest
+    ratio_value = least if least == greatest else float("nan")
+    if max(len(first), *num_clusters) < 2:
+        return Compared(_unbounded(value), 1.0, _unbounded(ratio_value), least, greatest, 1.0)
+    drawn = judged(resampled(measure, num_clusters, seed))
+    values = stretched(value, drawn[0], len(first))
+    leasts = stretched_ratio(least, drawn[1], len(first))
+    greatests = stretched_ratio(greatest, drawn[2], len(first))
+    with np.errstate(divide="ignore"):
+        near, nears = np.log(least if least > 1 else greatest), np.log(drawn[1 if least > 1 else 2])
     return Compared(
         interval_of_draws(value, values),
-        p_value(values, values, 0.0),
+        student_p(value, drawn[0], len(first)),
         Interval(
-            least if is_exact else float("nan"),
+            ratio_value,
             interval_of_draws(least, leasts).low,
             interval_of_draws(greatest, greatests).high,
         ),
         least,
         greatest,
-        p_value(leasts, greatests, 1.0),
+        max(p_value(leasts, greatests, 1.0), student_p(near, nears, len(first))),
     )
+
+
+def _unbounded(value: float) -> Interval:
+    return Interval(value, float("nan"), float("nan"))
 
 
 def p_value(least: np.ndarray, greatest: np.ndarray, null: float) -> float:
@@ -226,6 +247,25 @@ def p_value(least: np.ndarray, greatest: np.ndarray, null: float) -> float:
     """
     below, above = (1 + int((~side).sum()) for side in (least > null, greatest < null))
     return min(1.0, 2 * min(below, above) / (len(least) + 1))
+
+
+def student_p(value: float, draws: np.ndarray, num_seeds: int) -> float:
+    """Returns the two-sided p of a mean over seeds by the spread of its resamples [B], Student's t.
+
+    Resamples of few seeds have no tails: where all seeds agree none lies on the other side, by chance, too.
+    One seed's vary with its clusters alone. Infinite ones, of censored runs, are left to `p_value`.
+
+    Example:
+        >>> round(student_p(1.0, np.array([0.5, 1.5]), 2), 3)  # of seeds .29 and 1.71: t is sqrt(2)
+        0.392
+    """
+    finite = draws[np.isfinite(draws)]
+    if not (np.isfinite(value) and value != 0 and len(finite)):
+        return 1.0
+    from scipy.stats import t
+
+    error = standard_error(float(finite.std()), num_seeds)
+    return float(2 * t.sf(abs(value) / error, num_seeds - 1 or np.inf)) if error > 0 else 0.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -250,6 +290,8 @@ def mean_success(curves: Sequence[Curve], budgets: np.ndarray, seed: int) -> lis
 
     num_clusters = [curve.won.shape[1] for curve in curves]
     values = as_measured(measure, num_clusters).mean(axis=1)[0]
+    if max(len(curves), *num_clusters) < 2:
+        return [_unbounded(value) for value in values.tolist()]
     draws = resampled(measure, num_clusters, seed).mean(axis=1)
     are_rates = all(((curve.won >= 0) & (curve.won <= curve.tried)).all() for curve in curves)
     most = (0.0, 1.0) if are_rates else (-np.inf, np.inf)

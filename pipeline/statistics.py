@@ -51,6 +51,16 @@ def interval_words(interval: Interval, digits: int) -> str:
     return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
+def p_words(p: float) -> str:
+    """Returns a p value as text; none is 0.
+
+    Example:
+        >>> p_words(0.0134), p_words(0.00002)
+        ('0.013', '< 0.001')
+    """
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterBootstrap:
     """N rows, the clusters [N] that they belong to, and how to draw these.

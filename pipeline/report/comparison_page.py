@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.report import plots
 from pipeline.report.comparison import MEASURES
 from pipeline.report.page import Block, Drawing, Section, Table, Text, page
+from pipeline.statistics import p_words
 
 HOW = (
     "Rollouts, tokens and seconds are those of all stages of a run, of refused ones too; only looks, which "
@@ -17,8 +18,8 @@ HOW = (
     "a run has its starting policy. The cost to the threshold is the median over seeds of where the "
     "nearest curve that never falls reaches it. A run that never does counts as more than it spent: as "
     "just that in one bound of a ratio, as infinite in the other. Intervals hold 95 % of a bootstrap over "
-    "seeds, then clusters of tasks, paired by seed and task, stretched for few seeds; p is two-sided, Holm's "
-    "over the arms."
+    "seeds, then clusters of tasks, paired by seed and task, stretched for few seeds; p is two-sided, "
+    "Student's by the spread of that bootstrap, Holm's over the arms."
 )
 Interval = Mapping[str, float | None]
 
@@ -29,9 +30,9 @@ def claims_of(report: Mapping[str, Any], measure: str) -> list[str]:
     return [
         f"{report['method']} against {claim['against']}, {len(claim['seeds'])} seeds: "
         f"{_points(claim['difference'])} at {claim['budget']:,.0f} {of} "
-        f"(p {claim['difference']['p_holm']:.3f}); "
+        f"(p {p_words(claim['difference']['p_holm'])}); "
         f"{claim['against']} takes {_times(claim['ratio'])} as many {of} to {percent:g} % "
-        f"(p {claim['ratio']['p_holm']:.3f})"
+        f"(p {p_words(claim['ratio']['p_holm'])})"
         for claim in found["claims"]
     ]
 
@@ -70,7 +71,7 @@ def _of_measure(report: Mapping[str, Any], measure: str) -> Section:
     claims = []
     for claim in found["claims"]:
         gap, ratio = claim["difference"], claim["ratio"]
-        p = [f"{part['p_holm']:.3f}" for part in (gap, ratio)]
+        p = [p_words(part["p_holm"]) for part in (gap, ratio)]
         claims.append((claim["against"], f"{claim['budget']:,.0f}", _points(gap), p[0], _times(ratio), p[1]))
     to, at = f"{of} to {100 * threshold:g} %", f"success at {found['budget']:,.0f}"
     against = (f"{report['method']} against", f"at {of}", "more success", "p", f"ratio of {to}", "p")
