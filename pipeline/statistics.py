@@ -15,7 +15,7 @@ import numpy as np
 APART = 2.0
 """Standard errors by which two measured values are clearly apart (start value)."""
 MIN_CLUSTERS = 10
-"""With fewer clusters, bounds of rare things such as sibling sets and probes are too narrow (start value)."""
+"""Of fewer clusters percentiles are too narrow: a lower bound is above 0 by chance in 22 % of two."""
 Statistic = Callable[..., np.ndarray]
 """The sums of M columns, an argument each, of any one shape -> numbers of that shape; NaN where undefined."""
 

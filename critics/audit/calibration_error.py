@@ -3,7 +3,7 @@
 import numpy as np
 
 from critics.audit.data import AuditData
-from pipeline.statistics import UNDEFINED, Interval, cluster_codes, ratio, resample_counts
+from pipeline.statistics import MIN_CLUSTERS, UNDEFINED, Interval, cluster_codes, ratio, resample_counts
 
 NUM_BINS = 15
 NUM_FLOOR_DRAWS = 200
@@ -45,7 +45,7 @@ def calibration(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -
     excess = ece - floor
     codes, num_clusters = cluster_codes(audit.cluster)
     low = high = np.nan
-    if num_clusters >= 2:
+    if num_clusters >= MIN_CLUSTERS:
         sums = np.zeros((num_clusters, member.shape[1] + 1))
         np.add.at(sums, codes, np.c_[member * gap[:, None], np.ones(len(p))])
         drawn = resample_counts(num_clusters, num_resamples, seed) @ sums

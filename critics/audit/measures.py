@@ -22,6 +22,7 @@ from critics.audit.calibration_error import calibration
 from critics.audit.data import AuditData
 from pipeline.statistics import (
     APART,
+    MIN_CLUSTERS,
     UNDEFINED,
     ClusterBootstrap,
     Interval,
@@ -35,11 +36,11 @@ SLICE_METRICS = ("ev", "ev_within", "rho_a", "bias", "rmse", "auroc")
 
 
 def measure(audit: AuditData, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Returns every measure of all audited states by name, NaN where undefined.
+    """Returns every measure of all audited states by name, NaN where undefined; no bounds of few clusters.
 
     `critics.report.sections` says how to read each.
     """
-    boot = ClusterBootstrap(audit.cluster, num_resamples, seed)
+    boot = ClusterBootstrap(audit.cluster, num_resamples, seed, MIN_CLUSTERS)
     measures = errors(audit, boot) | steps(audit, boot) | skills(audit, boot)
     measures |= calibration(audit, num_resamples=num_resamples, seed=seed)
     return measures | discrimination(audit, boot)
@@ -191,7 +192,7 @@ def slices(audit: AuditData, *, num_resamples: int = 500, seed: int = 0) -> list
     for kind, keys in (("level", audit.level), ("position", position_bins(audit)), ("split", audit.split)):
         for name in sorted(set(keys.tolist())):
             part = audit.where(keys == name)
-            boot = ClusterBootstrap(part.cluster, num_resamples, seed)
+            boot = ClusterBootstrap(part.cluster, num_resamples, seed, MIN_CLUSTERS)
             found = errors(part, boot) | steps(part, boot) | discrimination(part, boot)
             row = {
                 "kind": kind,

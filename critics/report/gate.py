@@ -61,7 +61,7 @@ class Condition:
 
 def measures_of(audit: AuditData, *, num_resamples: int, seed: int) -> dict[str, Interval]:
     """Returns what `judge` reads: `measure` with the level refitted, and `level_bias`, the bias as frozen."""
-    bias = ClusterBootstrap(audit.cluster, num_resamples, seed).mean(audit.p - audit.v_hat)
+    bias = ClusterBootstrap(audit.cluster, num_resamples, seed, MIN_CLUSTERS).mean(audit.p - audit.v_hat)
     refitted = level_refitted(audit, seed)
     return measure(refitted, num_resamples=num_resamples, seed=seed) | {"level_bias": bias}
 
@@ -140,14 +140,15 @@ def _above(name: str, interval: Interval, threshold: float, asks: str) -> Condit
         reason = "undefined: the audited states do not vary enough, or there are too few"
     elif not math.isfinite(interval.low):
         reason = (
-            f"{interval.value:.3f} without bounds: too few clusters, or resamples that leave it undefined"
+            f"{interval.value:.3f} without bounds: fewer than {MIN_CLUSTERS} clusters were audited, or "
+            "resamples leave it undefined"
         )
     return Condition(name, passed, asks, reason, interval, threshold)
 
 
 def _calibrated(excess: Interval, suffix: str) -> Condition:
     passed = excess.high < MAX_CALIBRATION_EXCESS
-    reason = "undefined: too few audited states or clusters"
+    reason = f"no bounds: no audited states, or fewer than {MIN_CLUSTERS} clusters"
     if math.isfinite(excess.high):
         reason = (
             f"calibration error minus its floor is {interval_words(excess, 3)}: the upper bound is "

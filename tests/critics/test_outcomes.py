@@ -24,10 +24,19 @@ def test_the_skill_of_the_true_values_is_the_share_of_the_outcomes_variance_that
     assert found["skill_over_position"] == pytest.approx(0.36)
 
 
-def test_a_long_rollout_counts_no_more_than_a_short_one() -> None:
-    short = skills([np.full(1, p) for p in CHANCE])
-    long = skills([np.full(1 if p < 0.5 else 7, p) for p in CHANCE])
-    assert long["skill_over_constant"] == pytest.approx(short["skill_over_constant"])
+def test_true_values_beat_the_step_number_where_failures_are_short() -> None:
+    """A slip that ends a rollout is seen coming; weighed by 1/T, short failures made V_0 look too high."""
+    rng = np.random.default_rng(0)
+    values, won = [], []
+    for slip in rng.choice([0.1, 0.2], 4000):
+        slips = rng.random(4) < slip
+        values.append((1 - slip) ** np.arange(4, 0, -1)[: slips.argmax() + 1 if slips.any() else 4])
+        won.append(float(not slips.any()))
+    clusters = [str(i // 4) for i in range(4000)]
+    true = outcome_skills(values, won, clusters)
+    assert true["skill_over_position"].low > 0
+    low = [np.where(np.arange(len(V)) == 0, V - 0.15, V) for V in values]
+    assert outcome_skills(low, won, clusters)["skill_over_position"].value < true["skill_over_position"].value
 
 
 def verdict(values: list[np.ndarray], clusters: list[str] = CLUSTERS, converged: bool = True) -> bool:
