@@ -78,10 +78,10 @@ def check_table(table: pa.Table, spec: TableSpec) -> None:
             f"{spec.schema.names}; see data/README.md"
         )
     for column in spec.columns:
-        values = table.column(column.name).combine_chunks()
-        if isinstance(values, pa.ChunkedArray):
-            raise ValueError(f"{spec.name}: column {column.name} holds more than 2 GB; split the table")
-        _check_values(values, column, spec.name)
+        first = 0
+        for values in table.column(column.name).chunks:  # together they may hold more than 2 GB of text
+            _check_values(values, column, spec.name, first)
+            first += len(values)
     ids = list(spec.id_columns)
     seen = table.select(ids).group_by(ids).aggregate([([], "count_all")])
     if seen.num_rows != table.num_rows:
@@ -93,14 +93,15 @@ def _described(field: pa.Field) -> str:
     return f"{field.name}: {field.type}{'' if field.nullable else ' not null'}"
 
 
-def _check_values(values: pa.Array, column: Column, table: str) -> None:
+def _check_values(values: pa.Array, column: Column, table: str, first: int) -> None:
+    """Raises ValueError for a value that its column forbids; `first` is the row of the first one."""
     row = _first_bad_row(values, column.nullable)
     if row is not None:
         got = values[row].as_py()
         if isinstance(got, list):
             got = "a list with a null, NaN or infinite element"
         raise ValueError(
-            f"{table}: row {row}, column {column.name} is {'null' if got is None else got}; "
+            f"{table}: row {first + row}, column {column.name} is {'null' if got is None else got}; "
             f"allowed: {column.type}, finite, without null"
         )
     if column.allowed:
@@ -108,7 +109,7 @@ def _check_values(values: pa.Array, column: Column, table: str) -> None:
         if len(values) and not pc.all(ok).as_py():
             row = pc.index(ok, False).as_py()
             raise ValueError(
-                f"{table}: row {row}, column {column.name} is {values[row].as_py()!r}; "
+                f"{table}: row {first + row}, column {column.name} is {values[row].as_py()!r}; "
                 f"allowed: {', '.join(column.allowed)}"
             )
 
@@ -172,7 +173,9 @@ def read_parquet(path: Path, spec: TableSpec | None = None) -> pa.Table:
     Raises ArtifactError naming the file, and the row and column where there is one.
     """
     with _readable(path) as file:
-        table = file.read()
+        # One by one: a list of texts of more than 2 GB cannot be read at once.
+        groups = [file.read_row_group(index) for index in range(file.num_row_groups)]
+        table = pa.concat_tables([file.schema_arrow.empty_table(), *groups])
     if spec is not None:
         try:
             check_table(table, spec)
@@ -212,8 +215,19 @@ def content_digest(table: pa.Table, id_columns: Sequence[str]) -> str:
     state = hashlib.blake2b(digest_size=16)
     for field, column in zip(table.schema, table.columns, strict=True):
         state.update(field.name.encode() + b"\0" + str(field.type).encode() + b"\0")
-        _hash_array(column.take(order).combine_chunks(), state)
+        _hash_array(column.cast(_large(field.type)).take(order).combine_chunks(), state)
     return state.hexdigest()
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    """Returns a type with offsets of 64 bits: those of 32 end at 2 GB of text, or two billion elements."""
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    if pa.types.is_list(kind):
+        return pa.large_list(kind.value_field.with_type(_large(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_large(field.type)) for field in kind])
+    return kind
 
 
 def _hash_array(values: Any, state: Any) -> None:
@@ -225,12 +239,13 @@ def _hash_array(values: Any, state: Any) -> None:
             _hash_array(child, state)
         return
     present = values.drop_null()
-    if pa.types.is_list(kind):
+    if pa.types.is_large_list(kind):
         state.update(pc.list_value_length(present).cast(pa.int64()).to_numpy().tobytes())
         _hash_array(present.flatten(), state)
-    elif pa.types.is_string(kind):
+    elif pa.types.is_large_string(kind):
         state.update(pc.binary_length(present).cast(pa.int64()).to_numpy().tobytes())
-        state.update("".join(present.to_pylist()).encode())
+        for first in range(0, len(present), BATCH_ROWS):
+            state.update("".join(present.slice(first, BATCH_ROWS).to_pylist()).encode())
     else:
         numbers = present.to_numpy(zero_copy_only=False)
         if numbers.dtype.kind == "f":

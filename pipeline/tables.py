@@ -265,7 +265,9 @@ def _json(value: Any) -> str:
 
 def _lists(column: pa.ChunkedArray) -> list[list[Any]]:
     """Returns a list column as python lists; many times faster than `to_pylist`."""
-    lists = column.combine_chunks()
-    values = lists.flatten().to_numpy(zero_copy_only=False).tolist()
-    ends = np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False)).tolist()
-    return [values[start:end] for start, end in itertools.pairwise([0, *ends])]
+    found: list[list[Any]] = []
+    for lists in column.chunks:
+        values = lists.flatten().to_numpy(zero_copy_only=False).tolist()
+        ends = np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False)).tolist()
+        found += [values[start:end] for start, end in itertools.pairwise([0, *ends])]
+    return found

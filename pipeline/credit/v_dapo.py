@@ -115,6 +115,8 @@ class VDapo:
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether a set has an advantage: not one of equal rewards without a critic's say in it."""
+        if self.step_only and not self.alpha:  # drift took the steps, and there is nothing else
+            return False
         if credit_set.kind == "single":
             return self.baseline == "shrinkage"
         return credit_set.kind == "mixed" or self.needs_values

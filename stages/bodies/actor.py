@@ -123,7 +123,7 @@ def _trained(
                 try:
                     _refuse_unsafe(start, state)
                 except ArtifactError:
-                    learner.save(start.checkpoints, state)  # with other limits it goes on from here
+                    learner.save(start.checkpoints, state)  # with actor.stops=false it goes on from here
                     raise
                 last = state.iterations == settings.num_iterations or state.drift.wants_refresh
                 if last or state.iterations % settings.checkpoint_every == 0:
@@ -144,5 +144,6 @@ def _trained(
 
 
 def _refuse_unsafe(start: Start[Config], state: ActorState) -> None:
-    history, done = read_metrics(start.folder / "metrics.jsonl"), state.iterations
-    refuse_unsafe([x for x in history if x.get("iteration", done) < done], limits=start.config.actor.stops)
+    if start.config.actor.stops:
+        history, done = read_metrics(start.folder / "metrics.jsonl"), state.iterations
+        refuse_unsafe([line for line in history if line.get("iteration", done) < done])

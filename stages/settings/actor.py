@@ -50,7 +50,8 @@ class Actor(Section):
     stops: bool = runtime(
         True,
         "end with exit code 4 once KL passes .1 nats a token, or rollouts are half as long again, or half as "
-        "long, as at first (stages/wiring/safety_stops.py), or three updates running had nothing to train on",
+        "long, as at first, or success falls three looks running while values rise "
+        "(stages/wiring/safety_stops.py), or three updates running had nothing to train on",
         advanced=True,
     )
 

@@ -1,8 +1,8 @@
 """Who gets how much advantage: a section for each credit mode, with its own defaults."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.settings import Section, setting
 from stages.settings.opponents import (
@@ -61,6 +61,17 @@ class VDapo(Mode):
         "refuse", "if the gate failed: refuse, go on with alpha 0, or go on all the same"
     )
     drift: Drift = Drift()
+
+    @model_validator(mode="after")
+    def _has_a_part_to_train_on(self) -> Self:
+        """Raises ValueError where neither the group part nor the step part would give an advantage."""
+        if self.group_part == "none" and (self.alpha == 0 or self.on_weak_critic == "group_only"):
+            raise ValueError(
+                f"group_part = none with alpha = {self.alpha:g} and on_weak_critic = {self.on_weak_critic}: "
+                "step advantages alone, and none of these. Next: alpha above 0 with on_weak_critic refuse or "
+                "allow, or group_part shrunken"
+            )
+        return self
 
     @property
     def needs_critic(self) -> bool:

@@ -22,9 +22,9 @@ FALLING_EVALUATIONS = 3
 LENGTHS = {"response_length/mean": "tokens of a response", "steps/mean": "steps of a rollout"}
 
 
-def refuse_unsafe(history: Sequence[Mapping[str, Any]], *, limits: bool) -> None:
+def refuse_unsafe(history: Sequence[Mapping[str, Any]]) -> None:
     """Raises ArtifactError, code QUALITY, if the actor should not go on: `history` is of metrics.jsonl."""
-    if found := reasons(history, limits=limits):
+    if found := reasons(history):
         iteration = max((line["iteration"] for line in history if "iteration" in line), default=0)
         raise ArtifactError(
             f"stopped after iteration {iteration}: {'; '.join(found)}. Its checkpoint is saved. Next: look "
@@ -40,11 +40,11 @@ def kl_to_start(history: Sequence[Mapping[str, Any]]) -> float | None:
     return median(kls[-KL_UPDATES:]) if kls else None
 
 
-def reasons(history: Sequence[Mapping[str, Any]], *, limits: bool) -> list[str]:
-    """Returns what speaks against going on, in words; `limits` are those of KL and length."""
+def reasons(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns what speaks against going on, in words."""
     found = []
     kl = kl_to_start(history)
-    if limits and kl is not None and kl > MAX_KL:
+    if kl is not None and kl > MAX_KL:
         found.append(
             f"KL to the starting policy is {kl:.3g} nats a token "
             f"(the limit is {MAX_KL:g}), far from where any critic of it was judged"
@@ -52,7 +52,7 @@ def reasons(history: Sequence[Mapping[str, Any]], *, limits: bool) -> list[str]:
     for name, words in LENGTHS.items():
         lengths = [line[name] for line in history if name in line]
         change = lengths[-1] / lengths[0] - 1 if lengths and lengths[0] else 0.0
-        if limits and abs(change) > MAX_LENGTH_CHANGE:
+        if abs(change) > MAX_LENGTH_CHANGE:
             found.append(
                 f"{words}: {lengths[-1]:.1f}, {change:+.0%} since the first iteration "
                 f"(the limit is {MAX_LENGTH_CHANGE:.0%})"

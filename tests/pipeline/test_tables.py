@@ -9,7 +9,16 @@ import pytest
 
 from pipeline.columns import PAIRS, REFERENCE, ROLLOUTS, STEPS, TASKS, VALUES
 from pipeline.errors import ArtifactError
-from pipeline.schema import content_digest, read_parquet, write_parquet
+from pipeline.schema import (
+    Column,
+    TableSpec,
+    content_digest,
+    list_of,
+    read_parquet,
+    struct_of,
+    table_of,
+    write_parquet,
+)
 from pipeline.steps import check_tiling
 from pipeline.tables import (
     labels_from,
@@ -171,6 +180,20 @@ def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_parquet(table, VALUES, tmp_path / "v.parquet")
     assert pq.read_metadata(tmp_path / "v.parquet").num_row_groups > 5
     assert read_parquet(tmp_path / "v.parquet", VALUES).equals(table)
+
+
+@pytest.mark.slow
+def test_a_column_may_hold_more_text_than_offsets_of_32_bits_can_tell(tmp_path: Path) -> None:
+    """2 GiB: as much as half a million rollouts of 4 kB say, merged when their stage ends."""
+    messages = Column("messages", list_of(struct_of(content=pa.string())), "what was said")
+    spec = TableSpec("long", "", (Column("id", pa.int64(), "of the row"), messages), ("id",))
+    part = table_of(spec, {"id": range(64), "messages": [[{"content": "x" * 2**20}]] * 64})
+    parts = [part.set_column(0, spec.schema[0], [pa.array(range(k, k + 64))]) for k in range(0, 2304, 64)]
+    table = pa.concat_tables(parts)
+    assert table.nbytes > 2**31
+    write_parquet(table, spec, tmp_path / "long.parquet")
+    there = read_parquet(tmp_path / "long.parquet", spec)
+    assert content_digest(there, ["id"]) == content_digest(table, ["id"])
 
 
 def test_pairs_and_their_reference_come_back_from_parquet(tmp_path: Path) -> None:

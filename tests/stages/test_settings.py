@@ -46,6 +46,12 @@ def test_a_group_part_of_none_leaves_step_advantages_alone() -> None:
     assert (options["step_only"], options.get("baseline")) == (True, None)
 
 
+@pytest.mark.parametrize("other", [{"alpha": 0.0}, {"on_weak_critic": "group_only"}])
+def test_a_group_part_of_none_without_step_advantages_is_refused(other) -> None:
+    with pytest.raises(ValueError, match="and none of these"):
+        VDapo(group_part="none", **other)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_configuration_in_configs_is_accepted_and_reaches_other_processes_as_it_is(path) -> None:
     config = load_config(Config, path)

@@ -23,44 +23,41 @@ def history(kls=[0.0] * 4, lengths=[40.0] * 4, rates=[0.5] * 4, terms=[0.0] * 4)
 
 
 def test_a_healthy_history_goes_on():
-    assert reasons([], limits=True) == []
-    assert reasons(history(), limits=True) == []
-    refuse_unsafe(history(kls=[0.0, 0.2, 0.2, 0.09]), limits=True)  # it came back
+    assert reasons([]) == []
+    assert reasons(history()) == []
+    refuse_unsafe(history(kls=[0.0, 0.2, 0.2, 0.09]))  # it came back
     spike = {"iteration": 4, "update": 8, "ref_kl": 111.0}  # one unlikely token
-    refuse_unsafe([*history(), spike], limits=True)
+    refuse_unsafe([*history(), spike])
     with pytest.raises(ArtifactError, match="is 2 nats"):
-        refuse_unsafe([*history(), spike, {**spike, "ref_kl": 2.0}], limits=True)
+        refuse_unsafe([*history(), spike, {**spike, "ref_kl": 2.0}])
 
 
 @pytest.mark.parametrize(
-    ("changes", "words", "has_limit"),
+    ("changes", "words"),
     [
-        ({"kls": [0.0, 0.0, 0.05, 0.11]}, "KL to the starting policy is 0.11", True),
-        ({"lengths": [40, 40, 50, 61]}, "+52% since the first iteration", True),
-        ({"lengths": [40, 40, 30, 19]}, "-52% since the first iteration", True),
+        ({"kls": [0.0, 0.0, 0.05, 0.11]}, "KL to the starting policy is 0.11"),
+        ({"lengths": [40, 40, 50, 61]}, "+52% since the first iteration"),
+        ({"lengths": [40, 40, 30, 19]}, "-52% since the first iteration"),
         (
             {"rates": [0.5, 0.4, 0.3, 0.2], "terms": [0.0, 0.1, 0.2, 0.3]},
             "fell 3 times running, 0.500 to 0.200",
-            False,
         ),
     ],
 )
-def test_each_sign_stops_with_code_4_unless_its_limit_is_lifted(changes, words, has_limit):
+def test_each_sign_stops_with_code_4(changes, words):
     with pytest.raises(ArtifactError) as stopped:
-        refuse_unsafe(history(**changes), limits=True)
+        refuse_unsafe(history(**changes))
     assert stopped.value.code == 4
     assert words in str(stopped.value)
     assert "after iteration 3" in str(stopped.value)
-    if has_limit:
-        refuse_unsafe(history(**changes), limits=False)
 
 
 def test_success_that_falls_alone_or_a_value_that_rises_alone_goes_on():
     falling, rising = [0.5, 0.4, 0.3, 0.2], [0.0, 0.1, 0.2, 0.3]
-    assert reasons(history(rates=falling), limits=True) == []
-    assert reasons(history(terms=rising), limits=True) == []
-    assert reasons(history(rates=[0.5, 0.4, 0.45, 0.2], terms=rising), limits=True) == []
-    assert reasons(history(rates=falling, terms=rising)[:-3], limits=True) == []  # two falls only
+    assert reasons(history(rates=falling)) == []
+    assert reasons(history(terms=rising)) == []
+    assert reasons(history(rates=[0.5, 0.4, 0.45, 0.2], terms=rising)) == []
+    assert reasons(history(rates=falling, terms=rising)[:-3]) == []  # two falls only
 
 
 def iteration_of(i, success, pleased):
@@ -87,9 +84,9 @@ def test_a_critic_that_is_ever_more_pleased_while_success_falls_is_seen_to_rise(
     assert [look["critic/rise"] for look, _ in made] == pytest.approx([0.0, 0.1, 0.2, 0.3])
     advantages = [update["step/mixed/mean"] for _, update in made]
     assert advantages == sorted(advantages, reverse=True)
-    found = reasons([line for pair in made for line in pair], limits=True)
+    found = reasons([line for pair in made for line in pair])
     assert len(found) == 1
     assert "rose ever more along the rollouts, +0.000 to +0.200" in found[0]
     assert "critic/rise" not in BaselineSets.of([], None, GRPO).metrics()  # without a critic
     content = [iteration_of(i, 0.8 - 0.2 * i, 0.1) for i in range(4)]
-    assert reasons([line for pair in content for line in pair], limits=True) == []
+    assert reasons([line for pair in content for line in pair]) == []

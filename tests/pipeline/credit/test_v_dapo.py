@@ -147,6 +147,7 @@ def test_sets_of_equal_rewards_are_trained_on_wherever_they_have_an_advantage() 
     assert of() == of(alpha=0.0) == [True] * 4  # A_grp = R - b is not 0 where the critic has a say in b
     assert of(baseline="group_mean") == [True, True, True, False]
     assert of(alpha=0.0, baseline="group_mean") == [False, False, True, False]
+    assert of(alpha=0.0, step_only=True) == [False] * 4
 
 
 def test_equal_rewards_have_no_standard_deviation_to_be_divided_by() -> None:
