@@ -42,11 +42,21 @@ def check_gpus(num_gpus: int, gpu_memory_gib: float, wanted: Mapping[str, int]) 
 def free_gpu_memory() -> list[float]:
     """Returns the free GiB of each visible GPU.
 
-    Asked in a process of its own: a context on every GPU would stay with this one for good.
+    Asked in a process of its own: a context on every GPU would stay with this one for good. Raises
+    ConfigError, with what CUDA says, if there are GPUs that cannot be used.
     """
-    code = "import torch.cuda as c; print(*(c.mem_get_info(i)[0] / 2**30 for i in range(c.device_count())))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", _ASK], check=False, capture_output=True, text=True)
+    if done.returncode:
+        cause = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise ConfigError(
+            f"CUDA does not work here: {cause}. "
+            "Next: see whether nvidia-smi works, and whether its driver is new enough for this torch "
+            "(python -m torch.utils.collect_env), or set CUDA_VISIBLE_DEVICES= for the CPU"
+        )
     return [float(line) for line in done.stdout.split()]
+
+
+_ASK = "import torch.cuda as c; print(*(c.mem_get_info(i)[0] / 2**30 for i in range(c.device_count())))"
 
 
 def usable_cores() -> int:

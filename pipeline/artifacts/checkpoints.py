@@ -38,6 +38,19 @@ class Checkpoints:
         failpoint(f"{self._stage}.checkpoint.before")
         saves = [int(earlier.name.split("-")[1]) for earlier in self.folder.glob(f"u{update:08d}-*-*")]
         folder = self.folder / f"u{update:08d}-{max(saves, default=-1) + 1:04d}-{os.urandom(4).hex()}"
+        try:
+            self._write(folder, update, write, state)
+        except BaseException:
+            if not (folder / "commit.json").exists():  # of a full disk, say: the next try needs its room
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        failpoint(f"{self._stage}.checkpoint.after_commit")
+        self._remove_others(folder)
+        return folder
+
+    def _write(
+        self, folder: Path, update: int, write: Callable[[Path], FileFacts], state: dict[str, Any]
+    ) -> None:
         folder.mkdir(parents=True)
         files = dict(write(folder))
         failpoint(f"{self._stage}.checkpoint.mid")
@@ -51,20 +64,22 @@ class Checkpoints:
         failpoint(f"{self._stage}.checkpoint.after_files")
         record = {"schema_version": 1, "update": update, "state": state, "files": files}
         publish_once(folder / "commit.json", sealed(record), f"{self._stage}.checkpoint.commit")
-        failpoint(f"{self._stage}.checkpoint.after_commit")
-        self._remove_others(folder)
-        return folder
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Returns (folder, state) of the newest sound checkpoint, or None; damaged ones are logged."""
+        """Returns (folder, state) of the newest sound checkpoint, or None; damaged ones are logged.
+
+        One that was never committed, of a start that was killed, is removed: the next needs its room.
+        """
         for folder in self._newest_first():
+            if not (folder / "commit.json").exists():
+                self._say(f"checkpoint removed: {folder}: was never committed")
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
             try:
                 record = unsealed(folder / "commit.json")
                 digests = [(name, facts["sha256"]) for name, facts in record["files"].items()]
                 list(in_threads(partial(_must_match, folder), digests))
                 return folder, record["state"]
-            except FileNotFoundError:
-                self._say(f"checkpoint skipped: {folder}: was never committed")
             except ArtifactError as error:
                 self._say(f"checkpoint skipped: {error}")
             self._damaged.add(folder)

@@ -53,6 +53,7 @@ class Lock:
         }
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps(lease).encode(), 0)
+        os.fsync(self._fd)  # where the lease alone decides, other hosts see what the server has
         self._released = threading.Event()
         threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
 

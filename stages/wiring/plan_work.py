@@ -10,7 +10,8 @@ from stages.settings.sampling import Chain
 
 TOKEN_BYTES = 4.2  # of one in Parquet: id 0.9, log-probability 3.3
 EXPORT_BYTES = 4  # of a parameter: fp32 weight
-TRAINED_BYTES = EXPORT_BYTES + 2 * 12  # of a trained one: two kept checkpoints too, of weight and two moments
+TRAINED_BYTES = EXPORT_BYTES + 3 * 12
+"""Of a trained one: weight and two moments too, of two kept checkpoints and one that is being written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def refreshed(
     settings["rollouts"] |= {"num_tasks": tasks, "solutions": None}  # its own rollouts alone
     file = write_config(settings, home, name)
     for stage in STAGES:
-        code = finish_stage(stage, file)
+        code = finish_stage(stage, file, stop_if_asked)
         stop_if_asked()  # a scheduler tells all processes; then the stage has stopped as well
         if code == ExitCode.QUALITY:  # a retry would meet the same rollouts
             break

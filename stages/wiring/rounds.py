@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def play_round(
     *,
     say: Callable[[str], None] = print,
     stop_if_asked: Callable[[], None] = lambda: None,
-    finish: Callable[[str, Path], int] = finish_stage,
+    finish: Callable[[str, Path], int] | None = None,  # a stage to its end
 ) -> tuple[int, dict[str, Any]]:
     """Plays or finishes a round, by default the last one if it is not decided, else the next.
 
@@ -40,6 +41,7 @@ def play_round(
     """
     run_dir = Path(config.run.data_dir).resolve() / config.run.name
     own = policies_of(config)["actor"]
+    finish = finish or partial(finish_stage, stop_if_asked=stop_if_asked)
     for needed in ("tasks", own[0]):  # before anything is made
         Artifact.open(run_dir, needed)
     home = run_dir / ROUNDS

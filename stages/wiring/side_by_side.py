@@ -13,9 +13,8 @@ from pipeline.artifacts.start import identity_of
 from pipeline.errors import ArtifactError, ExitCode
 from stages.wiring.arm_costs import link_with_refreshes
 from stages.wiring.arms import ArmRun, stage_of
-from stages.wiring.subrun import begin_stage, last_words, write_config
+from stages.wiring.subrun import POLL_SECONDS, begin_stage, last_words, write_config
 
-POLL_SECONDS = 0.2
 AGAIN = (ExitCode.LOCKED, ExitCode.STOPPED)
 """Of these another start is the right next move: an orphan that is about to end, a lost worker."""
 

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from pipeline.artifacts.disk import remove_temporaries, write_durably
 
 ROOT = Path(__file__).resolve().parents[2]
+POLL_SECONDS = 0.2
 
 
 def write_config(settings: Mapping[str, Any], home: Path, name: str) -> Path:
@@ -29,28 +31,44 @@ def write_config(settings: Mapping[str, Any], home: Path, name: str) -> Path:
     return path
 
 
-def finish_stage(stage: str, config: Path) -> int:
-    """Returns the exit code of a stage that was run to its end, minus the signal of one that was killed."""
-    return subprocess.run(_command(stage, config), env=_environment(), check=False).returncode
+def finish_stage(stage: str, config: Path, stop_if_asked: Callable[[], None]) -> int:
+    """Returns the exit code of a stage that was run to its end, minus the signal of one that was killed.
+
+    If `stop_if_asked` raises, the stage is asked to stop, too, and has ended when this raises.
+    """
+    process = _begun(stage, config)
+    try:
+        while process.poll() is None:
+            stop_if_asked()
+            time.sleep(POLL_SECONDS)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return process.returncode
 
 
 def begin_stage(stage: str, config: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Starts a stage that writes to the end of a log; it is asked to stop if this process dies.
+    """Starts a stage that writes to the end of a log."""
+    with log.open("ab") as file:
+        return _begun(stage, config, stdout=file, stderr=file)
+
+
+def _begun(stage: str, config: Path, **outputs: Any) -> subprocess.Popen[bytes]:
+    """Starts a stage; it is asked to stop if this process dies.
 
     It has a session of its own: a Ctrl-C meant for this process, which then asks it to stop, is not a second
     signal to it.
     """
     die_with_parent = ctypes.CDLL(None).prctl
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            _command(stage, config),
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-            preexec_fn=lambda: die_with_parent(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
-        )
+    return subprocess.Popen(
+        _command(stage, config),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
+        **outputs,
+    )
 
 
 def last_words(stage: str, log: str) -> str:
@@ -67,7 +85,3 @@ def last_words(stage: str, log: str) -> str:
 
 def _command(stage: str, config: Path) -> list[str]:
     return [sys.executable, "-m", f"stages.{stage}", str(config)]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -96,7 +96,7 @@ def test_a_known_difference_and_a_known_ratio_are_covered() -> None:
 def test_arms_that_are_alike_are_seldom_told_apart(
     monkeypatch: pytest.MonkeyPatch, seeds: int, is_stretched: bool, most: float
 ) -> None:
-    """However few seeds; percentiles as they are say of 14 in 100, of four, that they differ (decision 0051)."""
+    """However few seeds; percentiles alone tell 14 in 100 of four apart (decision 0051)."""
     if not is_stretched:
         monkeypatch.setattr("pipeline.comparison.stretch", lambda num_seeds: 1.0)
     rng, told = np.random.default_rng(3), []

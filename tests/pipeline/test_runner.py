@@ -330,6 +330,25 @@ def test_a_damaged_checkpoint_is_skipped_and_an_update_s_last_save_is_the_newest
     assert not folders[1].exists()
 
 
+def test_what_was_never_committed_leaves_its_room_to_the_next_save(tmp_path: Path) -> None:
+    said: list[str] = []
+    checkpoints = Checkpoints(tmp_path, "s", said.append)
+
+    def full(folder: Path) -> Any:
+        (folder / "w").write_text("half of it")
+        raise OSError(errno.ENOSPC, "disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        checkpoints.save(1, full, {})
+    assert list(checkpoints.folder.iterdir()) == []
+    kept = checkpoints.save(1, lambda folder: (folder / "w").write_text("all") and {}, {})
+    killed = checkpoints.folder / "u00000002-0000-00000000"
+    killed.mkdir()
+    assert checkpoints.latest() == (kept, {})
+    assert not killed.exists()
+    assert "was never committed" in said[0]
+
+
 def test_what_a_writer_vouches_for_is_not_read_again_and_a_flipped_byte_of_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

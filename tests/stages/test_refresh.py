@@ -3,11 +3,8 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -46,11 +43,11 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
     """Its actor may succeed at everything, which leaves a critic nothing to learn: no cause to stop it."""
     ran: list[str] = []
 
-    def run(command, **_):
-        ran.append(command[2].removeprefix("stages."))
-        return SimpleNamespace(returncode=code if ran[-1] == "labels" else 0)
+    def finish(stage, *_):
+        ran.append(stage)
+        return code if stage == "labels" else 0
 
-    monkeypatch.setattr("stages.wiring.subrun.subprocess.run", run)
+    monkeypatch.setattr("stages.wiring.refresh.finish_stage", finish)
     said: list[str] = []
     settings, policy = Config(), policy_folder(tmp_path, 3, "0123456789")
     go = partial(refreshed, DriftState(20, wants_refresh=True), settings, policy, "0123456789")
@@ -75,9 +72,7 @@ def test_a_refresh_ends_at_the_stage_that_refuses_for_quality(tmp_path, monkeypa
 
 
 def test_an_actor_that_was_to_start_with_a_critic_of_its_own_needs_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "stages.wiring.subrun.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=ExitCode.QUALITY)
-    )
+    monkeypatch.setattr("stages.wiring.refresh.finish_stage", lambda *_: ExitCode.QUALITY)
     settings = load_config(Config, Path("configs/demo.yaml"), [FIRST, "actor.credit.drift.refresh_tasks=9"])
     with pytest.raises(ArtifactError, match=r"refresh_tasks.*react: correct") as raised:
         refreshed(
@@ -134,16 +129,12 @@ def test_a_refresh_finds_the_gpus_free_and_the_actor_goes_on_after_it(chain, tmp
             stages.wiring.learner, name, lambda *a, made=made, **k: Holding(made(*a, **k), held, counts)
         )
 
-    def run(command, **options):
-        if command[0] != sys.executable:
-            return plain_run(command, **options)  # the manifest asks git
+    def finish(*_):
         check_gpus(1, 39.0, {})  # as every stage does first; raises ConfigError
-        return SimpleNamespace(returncode=4)
-
-    plain_run = subprocess.run
+        return 4
 
     monkeypatch.setattr("pipeline.hardware.free_gpu_memory", lambda: [40.0 - 9 * len(held)])
-    monkeypatch.setattr("stages.wiring.subrun.subprocess.run", run)
+    monkeypatch.setattr("stages.wiring.refresh.finish_stage", finish)
     monkeypatch.setattr(Watch, "whose_values", "critic slope=2.0 shift=0.5")
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor", "actor.num_iterations=3", *DRIFT) == 0
