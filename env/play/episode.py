@@ -103,8 +103,13 @@ class Episode:
             self.prompt = self.coder.prompt(style, messages, env.spec.tools, attempts)
         else:
             self._replay(parent)
-        if len(self.prompt) >= (longest := self.player.engine.max_length):
-            raise FailureError("prompt_too_long", f"{len(self.prompt)} tokens, the engine has {longest}")
+        size, engine = len(self.prompt), self.player.engine
+        if size >= engine.max_length or size + self._room() > engine.room:
+            raise FailureError(
+                "prompt_too_long",
+                f"{size} tokens, with a response up to {size + max(self._room(), 0)}; the engine was started "
+                f"for {engine.room}. A larger prompt.max_feedback_tokens makes room for longer prompts",
+            )
         return self._next_request()
 
     def _replay(self, parent: Rollout) -> None:

@@ -50,7 +50,8 @@ class Engine(Protocol):
     """A policy that can be sampled."""
 
     policy_digest: str  # of the weights it holds now
-    max_length: int  # longest prompt and max_new_tokens together; longer requests are refused
+    max_length: int  # positions of the model: longest prompt and max_new_tokens together
+    room: int  # of these what it was started for; longer requests are refused
 
     def submit(self, requests: Sequence[GenerationRequest]) -> None:
         """Adds requests to the queue. Raises ValueError, adding none, if a prompt is empty or cannot fit."""

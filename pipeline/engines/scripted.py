@@ -33,7 +33,7 @@ class ScriptedEngine:
         logprobs: Callable[[GenerationRequest, Sequence[int]], Sequence[float]] | None = None,
     ) -> None:
         self.policy_digest = policy_digest
-        self.max_length = max_length
+        self.max_length = self.room = max_length
         self._reply = reply
         self._logprobs = logprobs
         self._max_per_collect = max_per_collect

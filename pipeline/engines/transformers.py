@@ -51,7 +51,7 @@ class TransformersEngine:
         self.policy_digest = policy_digest
         self._model = model.eval()
         model.set_attn_implementation(ATTENTION_NAME)
-        self.max_length = config.max_position_embeddings
+        self.max_length = self.room = config.max_position_embeddings
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         sizes = (config.num_hidden_layers, max_live, config.num_key_value_heads, head_dim)
         self._cache = SlotCache(sizes, self.max_length, parameter.dtype)

@@ -53,7 +53,7 @@ class VllmEngine:
         self.max_length = max_length
         self.closed = False
         self._options = options
-        self._room = min(max_length, options.max_length or max_length)
+        self.room = min(max_length, options.max_length or max_length)
         self._folder = folder
         self._shared = SharedWeights()
         self._weights: Layout | str = str(folder)  # where the weights are that every replica should have
@@ -70,10 +70,10 @@ class VllmEngine:
         check_requests(requests, self._in_flight(), self.max_length)
         for request in requests:
             size, new = len(request.prompt_token_ids), request.max_new_tokens
-            if size + new > self._room:
+            if size + new > self.room:
                 raise ConfigError(
                     f"request {request.request_id!r} needs {size + new} positions ({size} of prompt and "
-                    f"{new} new), vLLM was started for {self._room}, the model has {self.max_length}. Next: "
+                    f"{new} new), vLLM was started for {self.room}, the model has {self.max_length}. Next: "
                     "raise prompt.max_feedback_tokens, which makes room for longer prompts"
                 )
         batches: dict[int, list[GenerationRequest]] = {}
@@ -160,7 +160,7 @@ class VllmEngine:
         options = self._options
         env = replica_environment(index, options.tensor_parallel)
         worker = Worker("pipeline.engines.vllm_replica", f"vLLM replica {index}", env=env)
-        worker.send((str(self._folder), self._room, -(-options.max_live // options.replicas), options))
+        worker.send((str(self._folder), self.room, -(-options.max_live // options.replicas), options))
         return worker
 
     def _make_ready(self) -> None:

@@ -253,6 +253,20 @@ def test_a_model_without_room_ends_the_episode_and_a_prompt_that_fills_it_is_a_f
     assert full.steps == ()
 
 
+def test_a_prompt_that_an_engine_was_not_started_for_is_a_failure_whatever_the_model_could_hold(
+    tokenizer: Any,
+) -> None:
+    """vLLM holds rows of the budgets' size: a longer one would be refused in the middle of a stage."""
+    table = saying(tokenizer, "add 1")
+    size = len(tokenizer.encode(f"U: count to 5{STOP}\nA: "))
+    statuses = []
+    for room in (size + 40, size + 39):
+        engine = table.engine()
+        engine.room = room
+        statuses += [r.env_status for r in table.play([ask("r")], engine, max_response_tokens=40)]
+    assert statuses == ["ok", "prompt_too_long"]
+
+
 @pytest.mark.parametrize("place", ["reset", "step", "verdict", "feedback"])
 def test_a_failing_environment_is_counted_and_never_a_reward_of_zero(tokenizer: Any, place: str) -> None:
     table = Table(tokenizer, lambda text, seed, turn: "done", fails_in={"task bad": place})
