@@ -78,7 +78,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=18,
+    code_version=19,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=("critic_report", "run.held_out", "engine", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,
