@@ -8,7 +8,8 @@ import numpy as np
 
 from benchmarks._regimes import comparison_of
 from benchmarks._results import Table
-from pipeline.comparison import Compared, Curve, compared, cost_to, holm, mean_success
+from pipeline.comparison import Compared, Curve, compared, cost_to, mean_success
+from pipeline.few_seeds import holm
 from pipeline.report.comparison import Curves, curves_of
 from pipeline.statistics import interval_words, p_words
 

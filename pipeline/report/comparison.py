@@ -12,10 +12,10 @@ from pipeline.comparison import (
     Curve,
     compared,
     cost_to,
-    holm,
     mean_success,
     spread_over_training,
 )
+from pipeline.few_seeds import holm
 from pipeline.statistics import interval_dict
 
 MEASURES = {

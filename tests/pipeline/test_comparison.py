@@ -9,14 +9,13 @@ from pipeline.comparison import (
     Curve,
     compared,
     cost_to,
-    holm,
     mean_success,
-    p_value,
     ratio_bounds,
     rising,
     spread_over_training,
     success_at,
 )
+from pipeline.few_seeds import holm, p_value
 from pipeline.statistics import interval_dict
 
 COSTS = np.linspace(0, 1000, 11)
@@ -98,7 +97,7 @@ def test_arms_that_are_alike_are_seldom_told_apart(
 ) -> None:
     """However few seeds; percentiles alone tell 14 in 100 of four apart (decision 0051)."""
     if not is_stretched:
-        monkeypatch.setattr("pipeline.comparison.stretch", lambda num_seeds: 1.0)
+        monkeypatch.setattr("pipeline.few_seeds.stretch", lambda num_seeds: 1.0)
     rng, told = np.random.default_rng(3), []
     for trial in range(100):
         first, second = arm(rng, 0.0004, seeds, 0.3), arm(rng, 0.0004, seeds, 0.3)
