@@ -14,6 +14,7 @@ from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
+from pipeline.statistics import MIN_CLUSTERS
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 from stages.wiring.audit import fitted_rollouts
@@ -57,6 +58,12 @@ def plan(start: Start[Config]) -> Plan[Work]:
             code=ExitCode.QUALITY,
         )
     tasks = audit_tasks(start)
+    if (clusters := len({task.cluster for task in tasks})) < MIN_CLUSTERS:
+        start.say(
+            f"the audited tasks are of {clusters} clusters: below {MIN_CLUSTERS} no bound can be given, so "
+            "the gate will fail. Next: more held-out tasks (tasks.num_held_out, "
+            "critic_report.tasks_per_split), or more clusters among them"
+        )
     fitted = fitted_rollouts(start, settings.fit_tasks)
     size = start.config.run.per_shard(settings.rollouts_per_task)
     shards, fitted_shards = in_shards(tasks, size), in_shards(fitted, size)

@@ -307,6 +307,11 @@ def test_guided_states_are_not_audited_of_a_critic_that_was_fitted_on_bare_ones(
     chain.plan("critic_report", "critic_report.guided=false")
 
 
+def test_an_audit_of_few_clusters_says_beforehand_that_its_gate_will_fail(chain, capsys):
+    chain.plan("critic_report", "critic_report.tasks_per_split=1")
+    assert "below 10 no bound can be given, so the gate will fail" in capsys.readouterr().err
+
+
 def test_a_critic_that_nothing_can_calibrate_is_refused_before_any_work(chain, monkeypatch):
     """As if another policy had played whatever is not fitted."""
     monkeypatch.setattr("critics.fit.data.outcome_states", lambda rollouts: outcome_states([]))
