@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._looks import beside_at_equal_cost
-from benchmarks._regimes import comparison_made, config_of
+from benchmarks._regimes import comparison_made, config_of, looks_of
 from benchmarks._results import Row, measured
 from benchmarks._run import Asked
 from pipeline.comparison import cost_to
@@ -55,6 +55,16 @@ def measure_of(regime: str, known: Levers) -> Callable[[Asked], Iterator[Row]]:
                 beside = known[name][1]
                 figures |= {f"ahead by {cost}": ahead(of, name, beside, seed) for cost, of in curves.items()}
             yield from measured(name, figures, len(looks[0]["task_ids"]))
+
+    return measure
+
+
+def looks_measure_of(regime: str, known: Levers, levers: Sequence[str]) -> Callable[[Asked], Iterator[Row]]:
+    """Returns what makes a seed's runs of some levers and yields success at each look, and its cost."""
+
+    def measure(asked: Asked) -> Iterator[Row]:
+        config = config_with(regime, known, levers)
+        return looks_of(comparison_made(config, f"{regime}-seed{asked.seed}", asked))
 
     return measure
 

@@ -11,24 +11,18 @@ takes a quarter to half an hour of one core.
 """
 
 import sys
-from collections.abc import Iterator
 
-from benchmarks._levers import config_with
-from benchmarks._regimes import comparison_made, looks_of
-from benchmarks._results import Row
-from benchmarks._run import Asked, Benchmark, main
+from benchmarks._levers import looks_measure_of
+from benchmarks._run import Benchmark, main
 from benchmarks.levers import LEVERS
 
 ARMS = ("cheap_from_start_rate", "decoupled_clip_rate")
 """Beside decoupled clip itself, against which both are held."""
 
 
-def measure(asked: Asked) -> Iterator[Row]:
-    """Makes a seed's runs; yields success of each arm at each look, and what it had paid."""
-    return looks_of(comparison_made(config_with("dense", LEVERS, ARMS), f"dense-seed{asked.seed}", asked))
-
-
-BENCHMARK = Benchmark("from_start", __doc__, measure, seeds=tuple(range(5, 15)))
+BENCHMARK = Benchmark(
+    "from_start", __doc__, looks_measure_of("dense", LEVERS, ARMS), seeds=tuple(range(5, 15))
+)
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

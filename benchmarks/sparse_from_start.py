@@ -8,22 +8,17 @@ success at equal rollouts, all of the critic's counted, over seeds 1 to 5. A see
 """
 
 import sys
-from collections.abc import Iterator
 
-from benchmarks._levers import config_with
-from benchmarks._regimes import comparison_made, looks_of
-from benchmarks._results import Row
-from benchmarks._run import Asked, Benchmark, main
+from benchmarks._levers import looks_measure_of
+from benchmarks._run import Benchmark, main
 from benchmarks.sparse_levers import LEVERS
 
-
-def measure(asked: Asked) -> Iterator[Row]:
-    """Makes a seed's runs; yields success of both arms at each look, and what they had paid."""
-    config = config_with("sparse", LEVERS, ("from_start",))
-    return looks_of(comparison_made(config, f"sparse-seed{asked.seed}", asked))
-
-
-BENCHMARK = Benchmark("sparse_from_start", __doc__, measure, seeds=(1, 2, 3, 4, 5))
+BENCHMARK = Benchmark(
+    "sparse_from_start",
+    __doc__,
+    looks_measure_of("sparse", LEVERS, ("from_start",)),
+    seeds=(1, 2, 3, 4, 5),
+)
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

@@ -387,7 +387,7 @@ def test_the_plan_shows_each_stages_share(plan):
 def test_rollouts_take_disk_by_their_tokens_and_models_by_their_parameters():
     found = work("tasks.num_train=100", "sampling.max_response_tokens=1000", policy=10**9, critic=10**8)
     assert found["rollouts"].stored_gb == pytest.approx(found["rollouts"].rollouts * 1000 * 4.2 / 1e9)
-    # Exported in fp32; of a trained one two checkpoints too, each with two moments.
+    # Exported in fp32; of a trained one two checkpoints too, and one on its way, each with two moments.
     assert found["sft"].stored_gb == pytest.approx(4 + 3 * 12)
     assert found["critic"].stored_gb == pytest.approx(0.4 + 3 * 1.2)
     assert work("sft.num_updates=0", "sft.base=a model", policy=10**9)["sft"].stored_gb == pytest.approx(4)
