@@ -13,9 +13,9 @@ from pipeline.statistics import ClusterBootstrap
 from stages.wiring.arm_costs import COSTS
 
 
-def benchmark_of(regime: str, doc: str) -> Benchmark:
+def benchmark_of(regime: str, doc: str, seeds: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Benchmark:
     """Returns the benchmark of a regime: five seeds, with all arms or those that `--arms` names."""
-    return Benchmark(regime, doc, measure_of(regime), seeds=(0, 1, 2, 3, 4), options={"arms": ""})
+    return Benchmark(regime, doc, measure_of(regime), seeds=seeds, options={"arms": ""})
 
 
 def config_of(regime: str) -> Any:

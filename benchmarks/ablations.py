@@ -39,6 +39,7 @@ from pipeline.statistics import ClusterBootstrap
 CONTINUED = (
     "labels={num_continuations: 2, max_states: 1000, guided_share: 0}",
     "critic.fit_continuations=false",  # none is in the comparison
+    "critic_report.tasks_per_split=120",  # the sparse comparison has 30, to save rollouts
 )
 OVER_METHOD = "over the method"
 SHOWN = ("ev", "ev_within", "rho_a", "ece_excess")

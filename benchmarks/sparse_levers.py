@@ -16,7 +16,7 @@ from benchmarks.levers import NOT_STORED, SHORT_AUDIT
 
 FEW_TASKS: dict[str, Any] = SHORT_AUDIT | {"rollouts.num_tasks": 300, "critic.fit_share": 0.72}
 LEVERS: Levers = {
-    # The audit of 120 tasks is all that the critic samples for itself; where success is rare it has 30.
+    # The audit is all that the critic samples for itself. It had 120 tasks when this ran, and has 30 since.
     "short_audit": ("v_dapo", "no_critic", SHORT_AUDIT),
     "alpha_0": ("v_dapo", "no_critic", SHORT_AUDIT | {"actor.credit.alpha": 0.0}),
     # The most that any critic could do, its continuations paid for or not.
