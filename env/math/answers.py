@@ -91,7 +91,7 @@ def judge(gold: str, answer: str, ask: Ask) -> Judgement:
 def _shapes(gold: str, answer: str) -> tuple[Shape, Shape]:
     """Returns what both are made of, without the name of a result, `x =`, that only one of them has."""
     if "=" not in gold:
-        answer = unnamed(answer)
+        gold, answer = unnamed(gold), unnamed(answer)
     elif "=" not in answer and quantity(unnamed(gold)) is not None:
         gold = unnamed(gold)
     return shape(gold), shape(answer)
@@ -205,7 +205,7 @@ def _kinds(tree: Node) -> Iterator[str]:
         elif node.op in ("!", "%", "°"):
             yield node.op
         elif node.op == "*":
-            if any(map(_is_symbolic_sum, node.args)):
+            if any(map(_is_symbolic_sum, node.args)) and not any(map(_is_number_ratio, node.args)):
                 yield "factor"
             if all(map(_has_number, node.args)):
                 yield "product of numbers"
@@ -227,6 +227,11 @@ def _is_root(exponent: Node) -> bool:
 
 def _is_symbolic_sum(node: Node) -> bool:
     return node.op in ("+", "-") and bool(symbols(node))
+
+
+def _is_number_ratio(node: Node) -> bool:
+    """Returns whether a factor is such as 1/2, which is free: half of a sum is the sum over two."""
+    return node.op == "/" and not symbols(node)
 
 
 def _num_factors(tree: Node) -> int:

@@ -44,7 +44,8 @@ class Known:
         """Takes over what a line's tokens say: numbers, and equations in one symbol.
 
         A policy's own line gives an equation only in a symbol that no line before and no question has, and
-        where nothing touches it: `3x = 2 hours` may be minutes. `x = 2` alone may be one case of several.
+        where nothing touches it: `3x = 2 hours` may be minutes. `x = 2` alone may be one case of several, as
+        in "y = 10 when x = 2; find y when x = 3", and says nothing.
         """
         self.numbers |= {
             value(Node("number", token.text))
@@ -66,11 +67,12 @@ class Known:
                 [unknown] = symbols(trees[0]) | symbols(trees[1])
             except ValueError:  # not read, or not in one symbol
                 continue
+            is_named = "symbol" in (trees[0].op, trees[1].op)
+            found = () if is_named else roots(trees, unknown)
             if is_given:  # two equations that no value solves are of two cases: then nothing is known
-                found = roots(trees, unknown)
                 self.roots[unknown] = tuple(x for x in self.roots.get(unknown, found) if x in found)
-            elif "symbol" not in (trees[0].op, trees[1].op):
-                self.roots.setdefault(unknown, roots(trees, unknown))
+            elif not is_named:
+                self.roots.setdefault(unknown, found)
 
 
 def _has_call(chain: Chain) -> bool:

@@ -14,6 +14,8 @@ from pipeline.types import Feedback
 
 Verbosity = Literal["binary", "observed", "corrective"]
 MAX_CHARACTERS = 600
+MOST_BITS = 100
+"""Of a number that is told: some thirty digits."""
 _SIZES = tuple(Fraction(size) ** sign for size in (1, 60, 100, 1000, 3600) for sign in (1, -1))
 
 _ANSWERS = {
@@ -43,9 +45,19 @@ def rule_feedback(checks: Sequence[LineCheck], why: str, verbosity: Verbosity, g
         said = _ANSWERS.get(why, "The answer is wrong, though no line that could be checked is false.")
         return Feedback(" ".join((said, *doubts))[:MAX_CHARACTERS], source)
     text = f"Line {first.number} is the first wrong one: {first.message}."
-    if verbosity == "observed" or first.right is None or first.right in _told_by(gold):
-        return Feedback(text, source)
-    return Feedback(f"{text} It is {number_text(first.right)}.", source, privileged=True)
+    if (
+        verbosity == "observed"
+        or first.right is None
+        or first.right in _told_by(gold)
+        or _is_long(first.right)
+    ):
+        return Feedback(text[:MAX_CHARACTERS], source)
+    return Feedback(f"{text[:MAX_CHARACTERS]} It is {number_text(first.right)}.", source, privileged=True)
+
+
+def _is_long(number: Fraction) -> bool:
+    """Returns whether nobody would write a number out."""
+    return max(number.numerator.bit_length(), number.denominator.bit_length()) > MOST_BITS
 
 
 def _told_by(gold: str) -> set[Fraction]:

@@ -1,11 +1,12 @@
-r"""Whether a text tells an answer: any number in it that equals gold, however it is written."""
+r"""Whether a text tells an answer: any number in it that equals gold, however it is written, or its words."""
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 
-from env.feedback.leak_guard import in_digits
-from env.math.quantities import quantity
-from env.math.shapes import spelt
+from env.feedback.leak_guard import holds_value, in_digits
+from env.math.quantities import WORDS, quantity
+from env.math.shapes import Shape, shape, spelt
 from pipeline.types import Task
 
 _NUMBER = re.compile(
@@ -44,9 +45,30 @@ def tells_answer(task: Task, text: str) -> bool:
         [True, True, False]
     """
     answer = spelt(task.ground_truth)
-    gold = quantity(answer)
-    if gold is None:
-        return _squeezed(answer) in _squeezed(text)
+    try:
+        parts = list(_leaves(shape(answer)))
+    except ValueError:  # too many parts to be told by the way
+        parts = [answer]
+    return all(_tells(part, text) for part in parts) or (
+        len(parts) > 1 and _squeezed(answer) in _squeezed(text)
+    )
+
+
+def _leaves(whole: Shape) -> Iterator[str]:
+    """Yields what an answer is made of: a list's numbers, a point's coordinates, an equation's sides."""
+    if whole.kind == "one":
+        yield whole.text
+    for part in whole.parts:
+        yield from _leaves(part)
+
+
+def _tells(answer: str, text: str) -> bool:
+    if (gold := quantity(answer)) is None:
+        plain = WORDS.sub(r" \1 ", answer).strip(" ()")
+        if len(plain) == 1 and plain.isalpha():  # a choice, which is no article or pronoun
+            return re.search(rf"(?<!\w){plain}(?!\w){'(?! [a-z])' * (plain in 'AI')}", text) is not None
+        is_words = not re.search(r"[\d\\^_=+*/<>-]", plain)
+        return holds_value(text, [plain]) if is_words else _squeezed(answer) in _squeezed(text)
     text = " ; ".join(in_digits(spelt(text.replace("\u2044", "/"))))
     text = f"{text} ; {spoken(text)}"
     is_share = gold.unit is not None and gold.unit[0] == "share"
@@ -87,7 +109,7 @@ def _unscaled(found: re.Match[str]) -> str:
 
 
 def _squeezed(text: str) -> str:
-    """Returns a formula without what only looks: blanks, brackets, signs of multiplication."""
-    return re.sub(
-        r"[\s\\{}()*\u00b7\u00d7]", "", text.casefold().replace("\u221a", "sqrt").replace("cdot", "")
-    )
+    """Returns a formula without what only looks: blanks, brackets, signs of multiplication, of a fraction."""
+    text = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2", text.casefold())
+    text = text.replace("\u221a", "sqrt").replace("\u03c0", "pi").replace("cdot", "")
+    return re.sub(r"[\s\\{}()*\u00b7\u00d7]", "", text)

@@ -30,11 +30,13 @@ _SPELLINGS = (
     (re.compile(r"\\(?:emptyset|varnothing)(?![a-zA-Z])"), r"\\{\\}"),
     (re.compile(r"\\lbrace(?![a-zA-Z])"), r"\\{"),
     (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
+    (re.compile(r"([_^])\s*\{\s*(\w)\s*\}(?!\d)"), r"\1\2"),
 )
 _MATRIX = re.compile(r"\\begin\{([pbBv]?)matrix\}(.*)\\end\{\1matrix\}", re.DOTALL)
 _NAMED = re.compile(r"(?:[A-Za-z](?:_\w|\([a-z]\))?|\([a-z](?:\s*,\s*[a-z])+\))\s*[=∈]\s*")
 _INEQUALITY = re.compile(r"([^<>≤≥]+)([<>≤≥])([^<>≤≥]+)(?:([<>≤≥])([^<>≤≥]+))?")
 _AND = re.compile(r"\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b")
+_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b")
 _MIRRORED = str.maketrans("<>≤≥", "><≥≤")
 
 
@@ -80,6 +82,8 @@ def shape(text: str) -> Shape:
         return Shape("union", _shapes(parts))
     if (interval := _interval(text)) is not None:
         return interval
+    if len(cases := _OR.split(text)) > 1 and all(_interval(case.strip()) for case in cases):
+        return Shape("union", _shapes(cases))
     if (
         text[:1] in ("(", "[")
         and _closes(text) == len(text) - 1

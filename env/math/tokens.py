@@ -15,7 +15,9 @@ Kind = Literal[
 
 THOUSANDS = r"\d{1,3}(?:(?:,(?:\\!)?|\{,\}|\\,)\d{3})+(?![\d,])"
 NUMBER = rf"(?:{THOUSANDS}|\d+)(?:\.\d+)?|\.\d+"
-_CONSTANTS = {"pi": "pi", "theta": "θ", "phi": "φ", "beta": "β", "lambda": "λ", "infty": "∞"}
+_GREEK = {"alpha": "\u03b1", "beta": "β", "gamma": "\u03b3", "delta": "δ", "theta": "θ", "lambda": "λ"}
+_GREEK |= {"mu": "μ", "rho": "\u03c1", "sigma": "\u03c3", "tau": "τ", "phi": "φ", "omega": "ω"}
+_CONSTANTS = {"pi": "pi", "infty": "∞"} | _GREEK
 _OPERATORS = {"times": "*", "cdot": "*", "ast": "*", "div": "/", "circ": "°", "degree": "°", "pm": "±"}
 _RELATIONS = {
     "approx": "≈",

@@ -240,6 +240,12 @@ def test_no_value_of_a_customers_profile_gets_through_and_names_of_fields_do() -
         (r"3\sqrt{2}", "It is 3\u221a2."),
         (r"3\sqrt{2}", "It is 3*sqrt(2)."),
         ("x^2+1", "It is x^2 + 1."),
+        (r"\text{(B)}", "The answer is (B)."),
+        ("B", "It is B."),
+        (r"\text{east}", "You should have gone East."),
+        (r"\frac{\pi}{4}", "It is \u03c0/4."),
+        ("1,2", "The roots are 1 and 2."),
+        ("(3,4)", "There x is 3 and y is 4."),
     ],
 )
 def test_an_answer_of_mathematics_is_found_in_many_notations(gold: str, text: str) -> None:
@@ -257,6 +263,10 @@ def test_an_answer_of_mathematics_is_found_in_many_notations(gold: str, text: st
         (r"\frac{1}{3}", "In the third line the sign is lost. Your third attempt is better."),
         (r"\frac{1}{2}", "The second half fails, half of the steps are fine."),
         (r"\frac{1}{2}", "You divided by 3."),
+        ("B", "But check the second line before you go on."),
+        (r"\text{(A)}", "A sign is lost in a line."),
+        ("x", "The next step is wrong."),
+        ("1,2", "There are 2 roots."),
     ],
 )
 def test_other_numbers_and_numbers_of_lines_are_no_answer(gold: str, text: str) -> None:

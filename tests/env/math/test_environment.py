@@ -84,6 +84,11 @@ def test_gsm8k_s_mark_counts_only_where_a_task_declares_it() -> None:
         (SLIPPED, "observed", "Line 1 is the first wrong one: 48 / 2 = 25 is false."),
         (SLIPPED, "corrective", "Line 1 is the first wrong one: 48 / 2 = 25 is false. It is 24."),
         (LAST, "corrective", "Line 2 is the first wrong one: 24 + 10 = 35 is false."),  # 34 is the answer
+        (
+            "9^3900*9^1000 = 5\n\\boxed{7}",
+            "corrective",
+            "Line 1 is the first wrong one: 9^3900*9^1000 = 5 is false.",
+        ),
         ("34", "corrective", "There is no answer in \\boxed{}."),
         ("\\boxed{35}", "corrective", "The answer is wrong, though no line that could be checked is false."),
         ("\\boxed{30 + 4}", "observed", "The answer is no result in the form that is asked for."),

@@ -43,6 +43,22 @@ def test_a_number_from_nowhere_makes_a_true_line_unknown() -> None:
     assert statuses("2 * 24 = 48 + 0 = 48") == [("ok", "")]
 
 
+@pytest.mark.parametrize(
+    ("question", "solution"),
+    [
+        (
+            "y varies directly as x, and y = 10 when x = 2. What is y when x = 3?",
+            "k = 5\ny = 5 * 3 = 15\ny = 15",
+        ),
+        ("What is the reflection of the line x = 2 in the y-axis?", "x = -2"),
+        ("Tom has n = 5 marbles and buys 3 more. What is n now?", "n = 5 + 3 = 8"),
+    ],
+)
+def test_a_value_of_the_question_may_be_of_another_case(question: str, solution: str) -> None:
+    assert "wrong" not in [status for status, _ in statuses(solution, question)]
+    assert statuses("2x = 14\nx = 6\nx = 8", "Solve 2x = 14.")[1] == ("wrong", "contradiction")
+
+
 def test_modulo_problems_have_no_common_numbers() -> None:
     checks = check_lines("37 + 8 = 45\n45 + 9 = 54\n44 + 5 = 49", "37 + 8 + 95 + 5 (mod 100)", 100)
     assert [(check.status, check.code) for check in checks] == [
