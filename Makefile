@@ -36,7 +36,7 @@ RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET
 help: ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
 	@echo "  stages: $(STAGES)"
-	@echo "  variables: CONFIG= (a YAML), RUN= (folder under data/), SET=\"section.key=value ...\""
+	@echo "  variables: CONFIG= (a YAML), RUN= (folder under data/), SET=\"section.key=value ...\", what has blanks as SET=\"'section={key: value}'\""
 
 $(BASE): $(PINS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -49,18 +49,19 @@ def read_preferences(
     Raises ConfigError if no row is a preference.
     """
     known = tasks_by_name(tasks)
-    rows, left_out = read_rows(source)
-    columns, found = columns_in(rows, PREFERENCE, source.columns), dict[Any, tuple[Solution, Solution]]()
-    for row in rows:
+    table = read_rows(source, PREFERENCE, source.columns)
+    columns, left_out = columns_in(table, PREFERENCE, source.columns), table.left_out
+    found = dict[Any, tuple[Solution, Solution]]()
+    for row in table.rows:
         try:
-            values = values_of(row, columns, PREFERENCE)
+            values, place = values_of(row, columns, PREFERENCE), row._replace(values={})
             task, scores = task_of(values["task"], known), _scores(values)
             texts = [_last_message(values, side) for side in ("chosen", "rejected")]
             if texts[0] == texts[1]:
                 raise BadRowError("same_answer", "chosen and rejected say the same")
             if other := found.get((task.task_id, *texts)):
                 raise BadRowError("duplicate", f"says the same as row {other[0].row.number}")
-            chosen, rejected = (Solution(row, task, t, s) for t, s in zip(texts, scores, strict=True))
+            chosen, rejected = (Solution(place, task, t, s) for t, s in zip(texts, scores, strict=True))
             found[(task.task_id, *texts)] = chosen, rejected
         except BadRowError as error:
             left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))

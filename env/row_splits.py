@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
-from pipeline.rows import LeftOut, Row, normal_text
+from pipeline.rows import LeftOut, normal_text
 from pipeline.types import Message
 
 SPLITS = {"test": "test", "val": "val", "validation": "val", "dev": "val", "train": "train"}
@@ -27,7 +27,8 @@ class Problem:
 class Candidate(NamedTuple):
     """A problem, and where its row wants it to be."""
 
-    row: Row
+    source: str  # its row's, with the row's number: of many rows not more is kept
+    number: int
     split: str  # "" if nobody names it
     cluster: str
     level: int
@@ -48,7 +49,7 @@ def apart(found: Iterable[Candidate]) -> tuple[list[Candidate], list[LeftOut]]:
     for item in sorted(found, key=lambda item: order.index(item.split) if item.split else len(order)):
         split, words = item.split or "train", words_of(item.problem.prompt)
         if other := first.get(words):
-            place = f"row {other.row.number} of {other.row.source}"
+            place = f"row {other.number} of {other.source}"
             kind, reason = "duplicate", f"says the same, blanks and capitals aside, as {place}"
             if other.problem.ground_truth != item.problem.ground_truth:
                 kind, reason = "contradiction", f"{reason}, with another answer"
@@ -57,7 +58,7 @@ def apart(found: Iterable[Candidate]) -> tuple[list[Candidate], list[LeftOut]]:
         else:
             owner[item.cluster], first[words] = split, item
             continue
-        left_out.append(LeftOut(item.row.source, item.row.number, kind, reason))
+        left_out.append(LeftOut(item.source, item.number, kind, reason))
     return list(first.values()), left_out
 
 
@@ -94,6 +95,6 @@ def in_splits(
         chosen[split] = items[: sizes[split]]
         full = f"{split} is full with {sizes[split]} tasks (tasks.num_train, tasks.num_held_out)"
         not_needed += [
-            LeftOut(item.row.source, item.row.number, "not_needed", full) for item in items[sizes[split] :]
+            LeftOut(item.source, item.number, "not_needed", full) for item in items[sizes[split] :]
         ]
     return chosen, not_needed

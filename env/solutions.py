@@ -18,6 +18,7 @@ from pipeline.rows import (
     LeftOut,
     Row,
     Source,
+    Table,
     columns_in,
     normal_text,
     read_rows,
@@ -82,18 +83,19 @@ def read_solutions(
     Those of a task that is held out are left out; with `others` sessions of tasks that nobody knows count,
     each by what it opens with. Raises ConfigError if no row is a solution.
     """
-    known, (rows, left_out) = tasks_by_name(tasks), read_rows(source)
-    named, usual = source.columns, SESSION["messages"].columns
+    known, named, usual = tasks_by_name(tasks), source.columns, SESSION["messages"].columns
+    fields = SOLUTION if "text" in named and "messages" not in named else {**SESSION, **SOLUTION}
+    table = read_rows(source, fields, named)
     if "messages" not in named and (
-        "text" in named or not any(c in row.values for row in rows for c in usual)
+        "text" in named or not any(c in row.values for row in table.rows for c in usual)
     ):
-        return _read(source, rows, left_out, SOLUTION, lambda row, values: _solution(row, values, known))
-    return _read(source, rows, left_out, SESSION, lambda row, values: _session(row, values, known, others))
+        return _read(source, table, SOLUTION, lambda row, values: _solution(row, values, known))
+    return _read(source, table, SESSION, lambda row, values: _session(row, values, known, others))
 
 
 def read_labelled(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Solution], list[LeftOut]]:
     """Returns solutions in steps with the place of the first wrong one; else as `read_solutions`."""
-    known, (rows, left_out) = tasks_by_name(tasks), read_rows(source)
+    known = tasks_by_name(tasks)
 
     def labelled(row: Row, values: Mapping[str, Any]) -> tuple[Solution, Key]:
         task = task_of(values["task"], known)
@@ -101,21 +103,22 @@ def read_labelled(source: Solutions, tasks: Iterable[Task]) -> tuple[list[Soluti
         solution = Solution(row, task, text, _reward(values["reward"]), borders, first_wrong)
         return solution, (task.task_id, text)
 
-    return _read(source, rows, left_out, STEPS, labelled)
+    return _read(source, read_rows(source, STEPS, source.columns), STEPS, labelled)
 
 
 def _read(
     source: Solutions,
-    rows: Sequence[Row],
-    left_out: list[LeftOut],
+    table: Table,
     fields: Mapping[str, Field],
     solution_of: Callable[[Row, Mapping[str, Any]], tuple[Solution, Key]],
 ) -> tuple[list[Solution], list[LeftOut]]:
     """Returns what rows are, and those that are none; `solution_of` also says what makes two the same."""
-    columns, found = columns_in(rows, fields, source.columns), dict[Key, Solution]()
-    for row in rows:
+    columns, left_out = columns_in(table, fields, source.columns), table.left_out
+    found = dict[Key, Solution]()
+    for row in table.rows:
         try:
-            solution, key = solution_of(row, values_of(row, columns, fields))
+            place = row._replace(values={})  # what a solution keeps of it
+            solution, key = solution_of(place, values_of(row, columns, fields))
             if other := found.get(key):
                 raise BadRowError("duplicate", f"says the same as row {other.row.number}")
             found[key] = solution

@@ -145,16 +145,16 @@ def _problems(
     problem_of: Callable[[Mapping[str, Any]], Problem],
 ) -> tuple[list[Candidate], list[LeftOut]]:
     """Returns what the rows of one source say, and the rows that cannot be used."""
-    rows, left_out = read_rows(source)
-    columns, found = columns_in(rows, fields, given), list[Candidate]()
-    for row in rows:
+    table = read_rows(source, fields, given)
+    columns, found, left_out = columns_in(table, fields, given), list[Candidate](), table.left_out
+    for row in table.rows:
         try:
             values = values_of(row, columns, fields)
             problem = problem_of(values)
             own = _split_of(values["split"]) if split == BY_ROW else split
             shared = values["cluster"]
             cluster = digest("said", words_of(problem.prompt)) if shared in (None, "") else str(shared)
-            found.append(Candidate(row, own, cluster, _level_of(values["level"]), problem))
+            found.append(Candidate(row.source, row.number, own, cluster, _level_of(values["level"]), problem))
         except BadRowError as error:
             left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
     total = len(found) + len(left_out)
@@ -201,7 +201,7 @@ def _task(item: Candidate, environment: str, split: str, index: int) -> Task:
         details={
             **problem.details,
             **({"asked": problem.asked} if problem.asked else {}),
-            "source": item.row.source,
-            "row": item.row.number,
+            "source": item.source,
+            "row": item.number,
         },
     )

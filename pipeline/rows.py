@@ -6,7 +6,7 @@ A row that cannot be used never ends a run: it is left out, with its place, a ki
 import gzip
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,7 +15,11 @@ import pyarrow.parquet as pq
 from pydantic import model_validator
 
 from pipeline.errors import ConfigError
+from pipeline.hub import Wanted, columns_to_read, load_rows, tops_of
 from pipeline.settings import Section, setting
+
+MOST_NAMING = 1000
+"""Rows of a JSON lines file that say which columns there are, for an error."""
 
 
 class Source(Section):
@@ -49,7 +53,7 @@ class Source(Section):
 
 
 class Row(NamedTuple):
-    """A row as it was read."""
+    """A row, with the columns that were wanted."""
 
     source: str  # its label
     number: int  # from 1; of JSON lines the line
@@ -63,6 +67,14 @@ class LeftOut(NamedTuple):
     row: int
     kind: str  # one word, to count by
     reason: str
+
+
+class Table(NamedTuple):
+    """What was read of a source."""
+
+    rows: list[Row]
+    left_out: list[LeftOut]  # lines of a JSON lines file that hold no row
+    names: Sequence[str]  # of its columns, read or not
 
 
 def reasons(left_out: Sequence[LeftOut]) -> str:
@@ -86,54 +98,58 @@ class Field(NamedTuple):
     required: bool = True
 
 
-def read_rows(source: Source) -> tuple[list[Row], list[LeftOut]]:
-    """Returns the rows of a source in order, and the lines of a JSON lines file that hold no row.
+def read_rows(source: Source, fields: Mapping[str, Field], given: Mapping[str, str]) -> Table:
+    """Returns the rows of a source in order, with the columns alone that may hold a field.
 
     Raises ConfigError for a source that cannot be read, or that has no row.
     """
-    path, name = Path(source.source), source.label
+    path, name, wanted = Path(source.source), source.label, _wanted(fields, given)
     if path.name.endswith((".jsonl", ".jsonl.gz")) and path.is_file():
-        rows, left_out = _json_lines(path)
-    elif path.suffix == ".parquet" and path.is_file():
-        rows, left_out = [Row(name, i, row) for i, row in enumerate(_parquet(path), start=1)], []
+        table = _json_lines(path, tops_of(wanted.values()))
     elif path.suffix in (".jsonl", ".parquet", ".json", ".csv") and not path.is_file():
         raise ConfigError(f"{name} is no file. Next: give the path of one that is there")
     else:
-        from pipeline.hub import load_rows  # the library `datasets` is slow to load, and may not be there
-
-        loaded = load_rows(source.source, source.split, source.config, source.revision)
-        rows, left_out = [Row(name, i, row) for i, row in enumerate(loaded, start=1)], []
-    if not rows:
-        first = f"; line {left_out[0].row}: {left_out[0].reason}" if left_out else ""
+        if path.suffix == ".parquet":
+            found, names = _parquet(path, wanted.values())
+        else:
+            found, names = load_rows(
+                source.source, source.split, source.config, source.revision, wanted=wanted.values()
+            )
+        table = Table([Row(name, i, row) for i, row in enumerate(found, start=1)], [], names)
+    if not table.rows:
+        first = f"; line {table.left_out[0].row}: {table.left_out[0].reason}" if table.left_out else ""
         raise ConfigError(f"{name} has no row{first}. Next: give at least one row, an object of its columns")
-    return rows, left_out
+    return table
 
 
-def columns_in(rows: Sequence[Row], fields: Mapping[str, Field], given: Mapping[str, str]) -> dict[str, str]:
+def _wanted(fields: Mapping[str, Field], given: Mapping[str, str]) -> dict[str, Sequence[str]]:
+    """Returns field -> the columns that it may be in: the one that is `given`, else the defaults."""
+    return {name: [given[name]] if name in given else field.columns for name, field in fields.items()}
+
+
+def columns_in(table: Table, fields: Mapping[str, Field], given: Mapping[str, str]) -> dict[str, str]:
     """Returns field -> column of a source: as `given`, else the first default that any row has.
 
     A column of a column is named with a dot: `reward_model.ground_truth`, or with a place: `choices.0`.
     Raises ConfigError for a field that the reader does not know, a column that no row has, or a required
     field for which there is no column.
     """
-    where = rows[0].source
     if unknown := sorted(set(given) - set(fields)):
         raise ConfigError(f"columns names {', '.join(unknown)}; allowed: {', '.join(fields)}")
     found = {}
-    for name, field in fields.items():
-        wanted = [given[name]] if name in given else field.columns
-        column = next((c for c in wanted if any(_at(row.values, c) is not None for row in rows)), None)
+    for name, wanted in _wanted(fields, given).items():
+        column = next((c for c in wanted if any(_at(row.values, c) is not None for row in table.rows)), None)
         if column is not None:
             found[name] = column
-        elif name in given or field.required:
+        elif name in given or fields[name].required:
             named = (
                 f"columns.{name} = {given[name]}, which no row has"
                 if name in given
                 else (f"no column for {name}; looked for: {', '.join(wanted)}")
             )
-            have = ", ".join(dict.fromkeys(column for row in rows[:1000] for column in row.values))
             raise ConfigError(
-                f"{where}: {named}. The rows have: {have}. Next: name the column in columns.{name}"
+                f"{table.rows[0].source}: {named}. The rows have: {', '.join(table.names)}. Next: name the "
+                f"column in columns.{name}"
             )
     return found
 
@@ -192,14 +208,9 @@ def _at(values: Any, column: str) -> Any:
     return values
 
 
-def _json_lines(path: Path) -> tuple[list[Row], list[LeftOut]]:
-    rows, left_out = list[Row](), list[LeftOut]()
-    try:
-        data = path.read_bytes()
-        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    for number, line in enumerate(lines, start=1):
+def _json_lines(path: Path, tops: Collection[str]) -> Table:
+    rows, left_out, names = list[Row](), list[LeftOut](), dict[str, None]()
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -210,22 +221,40 @@ def _json_lines(path: Path) -> tuple[list[Row], list[LeftOut]]:
             left_out.append(LeftOut(str(path), number, "no_json", f"no JSON: {str(error)[:200]}"))
             continue
         if isinstance(row, dict):
-            rows.append(Row(str(path), number, row))
+            rows.append(Row(str(path), number, {name: row[name] for name in row if name in tops}))
+            if len(rows) <= MOST_NAMING:
+                names |= dict.fromkeys(row)
         else:
             reason = f"{type(row).__name__}, not an object with the row's columns"
             left_out.append(LeftOut(str(path), number, "no_object", reason))
-    return rows, left_out
+    return Table(rows, left_out, list(names))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file; it may be too large to be read at once."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield from file
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _parquet(path: Path) -> list[dict[str, Any]]:
+def _parquet(path: Path, wanted: Wanted) -> tuple[list[dict[str, Any]], list[str]]:
     try:
         with pq.ParquetFile(path) as file:
-            rows: list[dict[str, Any]] = file.read().to_pylist()
+
+            def has_values(column: str) -> bool:
+                batches = file.iter_batches(columns=[column])
+                return any(part.null_count < len(part) for batch in batches for part in batch.columns)
+
+            names = file.schema_arrow.names
+            batches = file.iter_batches(columns=columns_to_read(names, wanted, has_values))
+            rows = [row for batch in batches for row in batch.to_pylist()]
     except (pa.ArrowException, OSError, ValueError) as error:
         words = " ".join(str(error).split())[:200]
         raise ConfigError(f"{path}: not a readable Parquet file ({words})") from None
-    return rows
+    return rows, names

@@ -77,12 +77,13 @@ def section_of(info: FieldInfo, given: Any = None) -> type[BaseModel] | None:
     return section if isinstance(section, type) and issubclass(section, BaseModel) else None
 
 
-def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the dotted name of every section and setting, of all kinds, each once."""
+def known_keys(model: type[BaseModel], prefix: str = "", *, only_default: bool = False) -> list[str]:
+    """Returns the dotted name of every section and setting, of all kinds or the default ones, each once."""
     keys: dict[str, None] = {}
     for name, info in model.model_fields.items():
         keys[prefix + name] = None
         kinds = kinds_of(info)
-        for section in kinds.sections.values() if kinds else filter(None, [section_of(info)]):
-            keys |= dict.fromkeys(known_keys(section, f"{prefix}{name}."))
+        sections = kinds.sections.values() if kinds and not only_default else filter(None, [section_of(info)])
+        for section in sections:
+            keys |= dict.fromkeys(known_keys(section, f"{prefix}{name}.", only_default=only_default))
     return list(keys)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from env.math.expressions import Node, UnreadError, parse, symbols, value, walk
+from env.math.marks import behind
 from env.math.quantities import WORDS, quantity, same_quantity
 from env.math.shapes import Shape, shape, spelt, unnamed
 from env.math.tokens import tokens
@@ -21,8 +22,6 @@ from env.math.words import FUNCTIONS
 MAX_ANSWER = 400
 """Characters of an answer that is read."""
 _BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|[{}]")
-GSM8K_MARK = "####"
-"""Behind it gsm8k's solutions give their answer."""
 _THINK, _END_THINK = "<think>", "</think>"
 _UNIT = re.compile(
     r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}((?:\s*\^\s*\{?[23]\}?)?)$|(?<=\s)([a-zA-Z][a-zA-Z ]+)$"
@@ -66,9 +65,7 @@ def extract(text: str, mark: str = "") -> str | None:
     if boxes:
         start, end = max(boxes)
         return text[start:end].strip() or None
-    if mark and mark in text:
-        return text.rpartition(mark)[2].strip().split("\n")[0].strip() or None
-    return None
+    return behind(mark, text) if mark else None
 
 
 def judge(gold: str, answer: str, ask: Ask) -> Judgement:

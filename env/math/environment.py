@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from env.math.answers import MAX_ANSWER, Judgement, extract, judge
 from env.math.feedback import Verbosity, rule_feedback
+from env.math.marks import asks_for_box
 from env.math.steps import LineCheck, check_lines, verdicts
 from env.protocol import Action, EnvSpec, Observation, StepResult
 from env.sandbox import Limits, shared_sandbox
@@ -64,11 +65,12 @@ class MathEnv:
 
     def step(self, action: Action) -> StepResult:
         """Grades the message, whatever the parser made of it: there is nothing to call."""
-        details = self._task.details
+        modulus, mark = self._task.details.get("modulus"), self._task.details.get("mark", "")
         question = "\n".join(str(message["content"]) for message in self._task.prompt)
-        self._checks = check_lines(action.text, question, details.get("modulus"))
+        self._place = f'behind "{mark}"' if mark and not asks_for_box(question) else "in \\boxed{}"
+        self._checks = check_lines(action.text, question, modulus)
         try:
-            answer = extract(action.text, details.get("mark", ""))
+            answer = extract(action.text, mark)
             is_right, self._why = graded(self._task.ground_truth, answer)
         except InfraError as error:
             self._verdict = Verdict(None, None, infra_error=str(error))
@@ -91,7 +93,7 @@ class MathEnv:
         """Says where the solution went wrong; None if it is right, was not judged, or has not come yet."""
         if not self._why:
             return None
-        return rule_feedback(self._checks, self._why, self.verbosity, self._task.ground_truth)
+        return rule_feedback(self._checks, self._why, self.verbosity, self._task.ground_truth, self._place)
 
     def close(self) -> None:
         """Frees nothing: the sandbox is the process's own."""

@@ -19,18 +19,21 @@ MOST_BITS = 100
 _SIZES = tuple(Fraction(size) ** sign for size in (1, 60, 100, 1000, 3600) for sign in (1, -1))
 
 _ANSWERS = {
-    "no_answer": "There is no answer in \\boxed{}.",
+    "no_answer": "There is no answer {place}.",
     "too_long": "The answer is too long to be read.",
     "unread": "The answer cannot be read.",
     "form": "The answer is no result in the form that is asked for.",
 }
 
 
-def rule_feedback(checks: Sequence[LineCheck], why: str, verbosity: Verbosity, gold: str) -> Feedback:
+def rule_feedback(
+    checks: Sequence[LineCheck], why: str, verbosity: Verbosity, gold: str, place: str = "in \\boxed{}"
+) -> Feedback:
     """Returns what a solution that was not right teaches.
 
     `binary` says that it was not solved, `observed` which line is the first false one and why, `corrective`
-    also what its false side should be, unless that is the answer: no text gives `gold` away.
+    also what its false side should be, unless that is the answer: no text gives `gold` away. `place` is where
+    the prompt asks for the answer.
 
     Raises ValueError for an unknown verbosity.
     """
@@ -43,6 +46,7 @@ def rule_feedback(checks: Sequence[LineCheck], why: str, verbosity: Verbosity, g
     if first is None:
         doubts = [f"Line {check.number}: {check.message}." for check in checks if check.code == "ungrounded"]
         said = _ANSWERS.get(why, "The answer is wrong, though no line that could be checked is false.")
+        said = said.format(place=place)
         return Feedback(" ".join((said, *doubts))[:MAX_CHARACTERS], source)
     text = f"Line {first.number} is the first wrong one: {first.message}."
     if (

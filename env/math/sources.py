@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from env.math.answers import GSM8K_MARK, MAX_ANSWER, extract
+from env.math.answers import MAX_ANSWER, extract
 from env.math.expressions import UnreadError, parse, value
 from env.math.families.problem import ASK_FOR_BOX
+from env.math.marks import GSM8K_MARK, asked_mark, asks_for_box
 from env.math.quantities import quantity
 from env.math.shapes import spelt
 from env.math.tokens import tokens
@@ -30,15 +31,25 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
     """Returns a problem of a row; raises BadRowError for one without a question or an answer.
 
     gsm8k's answer stands behind `####` and its annotated calculations become the worked solution; a solution
-    as MATH has it gives its answer in a box; any other text is the answer itself.
+    as MATH has it gives its answer in a box; any other text is the answer itself. A prompt of messages stays
+    as it is, so it must ask for an answer in a box or behind a mark: no other is read.
     """
     prompt = messages_of(values, "prompt")
     asked, text = str(prompt[-1]["content"]), text_of(values, "answer")
-    details: dict[str, Any] = {}
+    said, is_text = "\n".join(message["content"] for message in prompt), isinstance(values["prompt"], str)
+    mark, in_box = asked_mark(said), is_text or asks_for_box(said)
+    if not mark and not in_box:
+        raise BadRowError(
+            "no_answer_form",
+            f"its messages, which end with {said[-60:]!r}, do not say how to answer; allowed: messages that "
+            "ask for \\boxed{}, #### or a line of the form Answer: $Answer; or the question as a text, in "
+            "columns.prompt, to which the environment adds such words",
+        )
+    details: dict[str, Any] = {"mark": mark} if mark else {}
     if GSM8K_MARK in text:
         answer = extract(text, GSM8K_MARK) or ""
-        details = {"mark": GSM8K_MARK}
-        if worked := worked_of(text, answer):
+        details = {"mark": mark or GSM8K_MARK}
+        if worked := worked_of(text, answer, "" if in_box else mark):
             details |= worked.as_details()
     elif (boxed := extract(text)) is not None:
         answer = boxed
@@ -50,15 +61,16 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
         )
     if _ASKS_PERCENT.search(asked) and (found := quantity(spelt(answer))) and found.unit is None:
         answer = f"{answer}%"
-    if isinstance(values["prompt"], str):
+    if is_text:
         prompt = ({"role": "user", "content": f"{asked}\n{ASK_FOR_BOX}"},)
     return Problem(prompt, answer, "math", asked, details)
 
 
-def worked_of(text: str, answer: str) -> Worked | None:
+def worked_of(text: str, answer: str, mark: str = "") -> Worked | None:
     """Returns gsm8k's solution as calculations that refer to each other; None if it has no annotation.
 
-    A number that is an earlier result refers to it, the latest first, so an error in that one carries on.
+    A number that is an earlier result refers to it, the latest first, so an error in that one carries on. The
+    last line gives the answer behind a mark, or in a box.
     """
     calculations: list[str] = []
     results: list[str] = []
@@ -76,7 +88,9 @@ def worked_of(text: str, answer: str) -> Worked | None:
         lines.append("".join(parts) + _linked(line[end:], results))
     if not results or not all(map(_is_number, results)):
         return None
-    return Worked((*lines, f"\\boxed{{{_linked(answer, results)}}}"), tuple(calculations), tuple(results))
+    last = _linked(answer, results)
+    last = f"{mark} {last}" if mark else f"\\boxed{{{last}}}"
+    return Worked((*lines, last), tuple(calculations), tuple(results))
 
 
 def _linked(text: str, results: list[str]) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from env.sandbox.channel import MARK_BYTES, BrokenChannelError, Inbox, TooLongError, packed
-from env.sandbox.clock import STARVED, Clock
+from env.sandbox.clock import STARVED, TICK, Clock
 from env.sandbox.host import ANSWER_SECONDS, Launcher, UnavailableError
 from env.sandbox.launcher import READY
 from env.sandbox.outcome import Limits, Outcome, Status
@@ -112,15 +112,18 @@ class GuestProcess:
         self._inbox.refill(self.limits.output_bytes)
         self._printed = {self._out: b"", self._err: b""}
         try:
+            pause = 0.0
             while self._ended is None:
+                self._wait(pause)
+                self._clock.look(pause)
                 if self._takes_an_answer():
                     return self._outcome("ok")
                 left = self.limits.seconds - self._clock.used
-                if left <= 0:
+                if left <= 0 and pause == 0:  # it was looked once more: what lay there counts
                     return self._end("timeout")
                 if self._clock.wall > STARVED * self.limits.seconds:
                     return self._end("unavailable")
-                self._wait(max(left, 0.001))
+                pause = min(max(left, 0.0), TICK)
             while self._wait(0.0):
                 pass
             if self._takes_an_answer():

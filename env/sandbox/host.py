@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -58,10 +57,12 @@ class Launcher:
             "folder": os.path.realpath(self._folder),
             "path": [*packages, str(ROOT)] if modules else [],
             "readable": [
-                *_interpreter(),
+                *(os.path.join(prefix, "lib") for prefix in (sys.base_prefix, sys.base_exec_prefix)),
+                *_LIBRARIES,
                 *filter(None, libraries.split(":")),
                 *([*ours, f"{ROOT}/env", f"{ROOT}/pipeline"] if modules else []),
             ],
+            "hidden": None if modules else [*map(os.path.abspath, packages), str(ROOT)],
             "modules": [*preload, *modules],
             "without": list(without),
         }
@@ -143,10 +144,3 @@ class Launcher:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _interpreter() -> list[str]:
-    """Returns where the standard library and the libraries of its modules are."""
-    paths = sysconfig.get_paths()
-    own = [os.path.join(prefix, "lib") for prefix in (sys.base_prefix, sys.base_exec_prefix)]
-    return [*own, paths["stdlib"], paths["platstdlib"], *_LIBRARIES]

@@ -6,7 +6,8 @@ own. It runs with one thread, an empty environment, and the walls of `env.sandbo
     python -s -S -P launcher.py CONTROL SETUP
 
 CONTROL is the descriptor of a socket, SETUP is JSON: root (of this project), folder (empty), path (where to
-import from), readable (what children may read), modules (to load), without (walls to leave off). It says
+import from), readable (what children may read besides the standard library), hidden (folders in it that they
+may not read, nor other packages; null: they may), modules (to load), without (walls to leave off). It says
 lines of JSON: {"walls": ...} when it is ready, or {"refused": text} of a wall, {"error": text} of a module.
 Each order comes with descriptors of channel, stdout and stderr; it is answered by {"pid": ...} and, when the
 child has ended, {"ended": status, "cpu": seconds}. A "k" kills the child; the end of the socket kills it and
@@ -74,13 +75,16 @@ def _walls(setup: dict[str, Any]) -> Walls:
     """Returns the walls, closed, after everything is loaded that only this side of them can load."""
     own = list(sys.path)
     sys.path[:] = [*own, *setup["path"], setup["root"]]
+    from env.sandbox.packages import packages_in
     from env.sandbox.walls import Walls
 
+    readable = [*own, *setup["readable"]]
+    hidden = [] if setup["hidden"] is None else packages_in(readable, setup["hidden"], own)
     walls = Walls(setup["folder"], setup["without"])
     for name in ("env.sandbox.guest", *setup["modules"]):
         importlib.import_module(name)
     sys.path[:] = [*own, *setup["path"]]
-    walls.close(setup["readable"])
+    walls.close(readable, hidden)
     return walls
 
 

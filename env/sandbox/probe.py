@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from env.sandbox.host import UnavailableError
@@ -21,6 +23,15 @@ import os, signal, socket, sys
 
 def reads():
     open(argument["file"]).read()
+
+def looks_up():
+    for file in argument["installed"]:
+        try:
+            open(file).read()
+        except OSError:
+            continue
+        return
+    raise OSError
 
 def writes():
     open(argument["file"], "a").write("x")
@@ -52,7 +63,7 @@ def imports():
     raise OSError
 
 holes = []
-for attack in (reads, writes, creates, connects, signals, allocates, inherits, forks, imports):
+for attack in (reads, looks_up, writes, creates, connects, signals, allocates, inherits, forks, imports):
     try:
         attack()
     except Exception:
@@ -63,6 +74,7 @@ deliver(holes)
 
 MEANING = {
     "reads": "a file outside can be read",
+    "looks_up": "installed packages can be read, and with them what this project judges by",
     "writes": "a file outside can be changed",
     "creates": "a file can be made outside",
     "connects": "the network can be reached",
@@ -90,8 +102,21 @@ def holes(run: Callable[[str, JsonValue, Limits], Outcome]) -> list[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         size = 2 * LIMITS.memory_mb * 2**20
-        argument: JsonValue = {"file": path, "port": listener.getsockname()[1], "bytes": size}
+        argument: JsonValue = {
+            "file": path,
+            "installed": [*_installed()],
+            "port": listener.getsockname()[1],
+            "bytes": size,
+        }
         outcome = run(ATTACKS, argument, LIMITS)
     if outcome.status != "ok" or not isinstance(outcome.value, list):
         raise UnavailableError(f"{outcome.status}: {outcome.stderr.strip()[-500:]}")
     return [MEANING[str(name)] for name in outcome.value]
+
+
+def _installed() -> Iterator[str]:
+    """Yields a file of this project, and one of each folder of packages that this process imports from."""
+    yield __file__
+    for folder in sys.path:
+        if folder.endswith("-packages") and (file := next(Path(folder).glob("*/*.py"), None)):
+            yield str(file)

@@ -220,7 +220,8 @@ class Sandbox:
             self.holes = found[self._without]
             return 0
         raise ConfigError(
-            f"this machine cannot confine what a model wrote: {'; '.join(dict.fromkeys(reasons))}. It takes "
+            f"this machine ({os.uname().nodename}) cannot confine what a model wrote: "
+            f"{'; '.join(dict.fromkeys(reasons))}. It takes "
             "Linux with seccomp, and with namespaces or Landlock. Next: allow them (docs/sandbox.md says how "
             f"in containers), run elsewhere, or set {WEAK}=accepted in the environment if nothing here can "
             "come to harm"

@@ -10,10 +10,11 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from env.sandbox import kernel
+from env.sandbox.packages import is_in, parts_without
 from env.sandbox.seccomp import MACHINES, filter_program
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -61,15 +62,19 @@ class Walls:
         """Whether the kernel counts a child's threads apart from those of other processes."""
         return self._uid is not None or (self.namespaces and os.geteuid() != 0)
 
-    def close(self, readable: Iterable[str]) -> None:
-        """Shuts this launcher off from all files but `readable` and the folder."""
-        self._readable = [path for path in dict.fromkeys(readable) if os.path.exists(path)]
+    def close(self, readable: Iterable[str], hidden: Collection[str]) -> None:
+        """Shuts this launcher off from all files but `readable`, less what is `hidden`, and its folder."""
+        real = {path: os.path.realpath(path) for path in readable if os.path.exists(path)}
+        real = {path: place for path, place in real.items() if not is_in(place, hidden)}
+        self._readable = list(real)
         if self.namespaces:
-            _show_only(self._readable, self._folder)
+            _show_only(real, hidden, self._folder)
             self._folder = _BOX
             kernel.mount_memory(self._folder, FOLDER_MB, FOLDER_FILES)
-        elif self._uid is not None:  # a child may write there unless another wall forbids it
-            os.chown(self._folder, self._uid, self._uid)
+        else:  # Landlock takes no right away inside of what it allows
+            self._readable = [part for place in {*real.values()} for part in parts_without(place, hidden)]
+            if self._uid is not None:  # a child may write there unless another wall forbids it
+                os.chown(self._folder, self._uid, self._uid)
         self._make_rules()
 
     def clean(self) -> None:
@@ -170,12 +175,16 @@ def _enter_namespaces() -> None:
     kernel.keep_mounts_private()
 
 
-def _show_only(readable: Iterable[str], root: str) -> None:
-    """Makes a root out of the folder, which shows only `readable`, devices and a place for the box."""
+def _show_only(readable: Mapping[str, str], hidden: Collection[str], root: str) -> None:
+    """Makes a root of a folder: it shows only the paths of `readable`, devices and a place for the box.
+
+    What the paths stand for may be in folders that hold `hidden` ones, which are empty there.
+    """
     kernel.mount_memory(root, 1, FOLDER_FILES)
     shown: list[str] = []
-    for path in [*sorted(map(os.path.abspath, readable)), *DEVICES]:
-        if any(path.startswith(f"{other}/") for other in shown):
+    real = {os.path.abspath(path): place for path, place in readable.items()}
+    for path in [*sorted(real), *DEVICES]:
+        if is_in(path, shown):
             continue
         place = root + path
         if os.path.isdir(path):
@@ -184,6 +193,9 @@ def _show_only(readable: Iterable[str], root: str) -> None:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
         kernel.bind(path, place)
+        for folder in hidden:
+            if path in real and is_in(folder, [real[path]]):
+                kernel.mount_memory(place + folder.removeprefix(real[path]), 1, 1)
         kernel.make_readonly(place, devices=path in DEVICES)
         shown.append(path)
     os.mkdir(root + _BOX)

@@ -19,7 +19,11 @@ class Server(Section):
     """A model behind any server of OpenAI's protocol, told what the rules say (docs/feedback.md)."""
 
     kind: Literal["server"] = "server"
-    url: str = runtime("http://127.0.0.1:8000/v1", "of the server, with /v1", pattern=r"^https?://\S+$")
+    url: str = runtime(
+        "http://127.0.0.1:8000/v1",
+        "of the server, with /v1, without a password: a key belongs in OPENAI_API_KEY",
+        pattern=r"^https?://[^\s@]+$",
+    )
     model: str = setting("feedback", "the server's name for it: vLLM's --served-model-name", min_length=1)
     temperature: float = setting(0.0, "of its sampling; 0 is greedy", source=FOUNDING, ge=0)
     max_tokens: int = setting(2000, "that it may write, thoughts included", source=FOUNDING, ge=1)

@@ -39,7 +39,7 @@ def check_sections_fit(config: Config) -> None:
         raise ValueError(
             f"actor.credit.mode = {config.actor.credit.mode} fits values, chances of success, and "
             f"rewards of {offer.name} may lie below 0, by the price of a call. Allowed: the other modes, "
-            "such as actor.credit={mode: decoupled_clip}"
+            "such as actor.credit.mode=decoupled_clip"
         )
     if sft.base is None and sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")

@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from env.catalog import offer_of
@@ -153,6 +155,22 @@ def test_columns_of_verl_load_as_they_are(tmp_path: Path) -> None:
     assert task.prompt == tuple(row(0, "test")["prompt"])
     assert task.split == "test"
     assert json.loads(task.ground_truth) == {"answers": ["1"]}
+
+
+def test_a_column_that_holds_no_field_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    table = pa.Table.from_pylist([{"long": f"{i} step " * 99, **row} for i, row in enumerate(questions(40))])
+    pq.write_table(table, path, use_dictionary=False)
+    place = pq.read_metadata(path).row_group(0).column(0).data_page_offset
+    data = path.read_bytes()
+    path.write_bytes(data[:place] + bytes(200) + data[place + 200 :])
+    with pytest.raises(OSError, match="thrift"):
+        pq.read_table(path)
+    assert len(made(str(path)).tasks) > 30
+    with pytest.raises(
+        ConfigError, match=r"columns\.prompt = q, which no row has\. The rows have: long, question,"
+    ):
+        made(str(path), columns={"prompt": "q"})
 
 
 @pytest.mark.parametrize("prompt", ["Six times {}?", [{"role": "user", "content": "Six times {}?"}]])

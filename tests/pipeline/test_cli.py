@@ -219,8 +219,10 @@ def test_an_exported_run_is_read_by_datasets(out: Any, run_dir: Path, tmp_path: 
     assert loaded.to_list() == artifact.table("rollouts").to_pylist()
     steps = datasets.load_dataset(str(folder), "rollouts_steps", cache_dir=str(tmp_path / "cache"))["train"]
     assert steps["text"][0] == EVIL
-    assert load_rows(str(folder / "rollouts" / "rollouts.parquet")) == loaded.to_list()
-    assert load_rows(str(folder), config="rollouts") == loaded.to_list()
+    wanted, names = [[name] for name in loaded.column_names], loaded.column_names
+    file = str(folder / "rollouts" / "rollouts.parquet")
+    assert load_rows(file, wanted=wanted) == (loaded.to_list(), names)
+    assert load_rows(str(folder), config="rollouts", wanted=wanted) == (loaded.to_list(), names)
 
 
 def test_exported_sessions_say_nothing_of_how_they_were_sampled(
@@ -252,15 +254,18 @@ ROWS = [{"question": "1 + 1?", "answer": 2}, {"question": 'ü, "x"', "answer": -
 
 
 def test_rows_are_loaded_from_files_and_saved_folders(tmp_path: Path) -> None:
-    data = datasets.Dataset.from_list(ROWS)
+    data, names = datasets.Dataset.from_list(ROWS), list(ROWS[0])
     data.to_parquet(str(tmp_path / "rows.parquet"))
     data.to_json(str(tmp_path / "rows.jsonl"), force_ascii=False)
     data.to_csv(str(tmp_path / "rows.csv"))
     data.save_to_disk(str(tmp_path / "saved"))
     datasets.DatasetDict({"val": data}).save_to_disk(str(tmp_path / "splits"))
     for name in ("rows.parquet", "rows.jsonl", "rows.csv", "saved"):
-        assert load_rows(str(tmp_path / name)) == ROWS, name
-    assert load_rows(str(tmp_path / "splits"), "val") == ROWS
+        loaded = load_rows(str(tmp_path / name), wanted=[["q", "question"], ["answer.x"]])
+        assert loaded == (ROWS, names), name
+    loaded = load_rows(str(tmp_path / "splits"), "val", wanted=[["answer", "question"]])
+    assert loaded == ([{"answer": 2}, {"answer": -3}], names)  # up to the column that has values
+    assert load_rows(str(tmp_path / "saved"), wanted=[["x"]]) == ([{}, {}], names)
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "bad.parquet", "bad.jsonl", "empty", "splits", "no/such/set"])
@@ -272,7 +277,7 @@ def test_rows_that_cannot_be_loaded_are_a_wrong_setting(tmp_path: Path, name: st
     (tmp_path / "empty").mkdir()
     datasets.DatasetDict({"val": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "splits"))
     with pytest.raises(ConfigError, match=r"allowed|Allowed"):
-        load_rows(str(tmp_path / name))
+        load_rows(str(tmp_path / name), wanted=[["question"]])
 
 
 @pytest.mark.parametrize(

@@ -11,29 +11,57 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.rows import BadRowError, Field, Row, Source, columns_in, read_rows, text_of, values_of
+from pipeline.rows import BadRowError, Field, Row, Source, Table, columns_in, read_rows, text_of, values_of
 
 ROWS: list[dict[str, Any]] = [{"q": "1 + 1?", "a": {"value": 2}}, {"q": 'ü "x"', "a": {"value": -3}}]
+FIELDS = {"q": Field(("q",)), "a": Field(("a.value", "other"))}
 
 
-def rows_of(*values: dict[str, Any]) -> list[Row]:
-    return [Row("some", number, row) for number, row in enumerate(values, 1)]
+def table_of(*values: dict[str, Any]) -> Table:
+    return Table([Row("some", number, row) for number, row in enumerate(values, 1)], [], list(values[0]))
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.parquet", "rows.json"])
 def test_a_source_is_read_with_its_place_whatever_its_form(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    lines = "".join(json.dumps(row) + "\n\n" for row in ROWS)
+    more = [{**row, "long": "x" * 100} for row in ROWS]
+    lines = "".join(json.dumps(row) + "\n\n" for row in more)
     if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(ROWS), path)
+        pq.write_table(pa.Table.from_pylist(more), path)
     elif path.suffix == ".gz":
         path.write_bytes(gzip.compress(lines.encode()))
     else:
-        path.write_text(lines if path.suffix == ".jsonl" else json.dumps(ROWS))
-    rows, left_out = read_rows(Source(source=str(path)))
-    assert [dict(row.values) for row in rows] == ROWS
-    assert left_out == []
-    assert [row.number for row in rows] == ([1, 3] if ".jsonl" in name else [1, 2])
+        path.write_text(lines if path.suffix == ".jsonl" else json.dumps(more))
+    table = read_rows(Source(source=str(path)), FIELDS, {})
+    assert [dict(row.values) for row in table.rows] == ROWS  # without the column that holds no field
+    assert table.left_out == []
+    assert [row.number for row in table.rows] == ([1, 3] if ".jsonl" in name else [1, 2])
+    with pytest.raises(
+        ConfigError, match=r"columns\.q = x, which no row has\. The rows have: q, a, long\. Next"
+    ):
+        columns_in(read_rows(Source(source=str(path)), FIELDS, {"q": "x"}), FIELDS, {"q": "x"})
+    other = {"b": Field(("b", "c"))}
+    with pytest.raises(ConfigError, match=r"for b; looked for: b, c\. The rows have: q, a, long\. Next"):
+        columns_in(read_rows(Source(source=str(path)), other, {}), other, {})
+
+
+def test_of_a_parquet_file_is_read_what_a_field_may_be_in_up_to_the_first_column_with_values(
+    tmp_path: Path,
+) -> None:
+    rows = [{"answer": "4", "none": None, "solution": "long", "m": {"gold": None}, "m.x": 1, "more": 2}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    for columns, given, kept in (
+        (("none", "answer", "solution"), {}, {"none", "answer"}),
+        (("m.gold", "answer", "solution"), {}, {"m", "answer"}),
+        (("m.x", "answer"), {}, {"m", "m.x"}),
+        (("answer",), {"x": "more"}, {"more"}),
+        (("no",), {}, set()),
+    ):
+        fields = {"x": Field(columns)}
+        table = read_rows(Source(source=str(tmp_path / "rows.parquet")), fields, given)
+        assert [set(row.values) for row in table.rows] == [kept]
+        assert table.names == list(rows[0])
+    assert columns_in(table, {}, {}) == {}
 
 
 def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) -> None:
@@ -48,8 +76,8 @@ def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) 
         b"1" * 5000,
     ]
     path.write_bytes(b"\n".join(lines))
-    rows, left_out = read_rows(Source(source=str(path)))
-    assert [row.number for row in rows] == [1]
+    rows, left_out, names = read_rows(Source(source=str(path)), FIELDS, {})
+    assert ([row.number for row in rows], names) == ([1], ["q"])
     kinds = [(row.row, row.kind) for row in left_out]
     assert kinds == [(2, "no_json"), (3, "no_object"), *((n, "no_json") for n in (4, 5, 6, 7))]
 
@@ -70,13 +98,13 @@ def test_a_source_without_a_row_is_a_wrong_setting(
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
-        read_rows(Source(source=str(tmp_path / name)))
+        read_rows(Source(source=str(tmp_path / name)), FIELDS, {})
 
 
 def test_a_data_set_by_name_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match=r"\[readers\]"):
-        read_rows(Source(source="cais/mmlu", config="all"))
+        read_rows(Source(source="cais/mmlu", config="all"), FIELDS, {})
 
 
 def test_a_column_is_the_first_that_any_row_of_the_source_has_and_the_same_for_all() -> None:
@@ -84,10 +112,10 @@ def test_a_column_is_the_first_that_any_row_of_the_source_has_and_the_same_for_a
         "answer": Field(("model.truth", "answer", "solution")),
         "level": Field(("level",), required=False),
     }
-    rows = rows_of(
+    table = table_of(
         {"answer": None, "solution": "s"}, {"answer": "a", "solution": "s", "model": {"truth": None}}
     )
-    columns = columns_in(rows, fields, {})
+    rows, columns = table.rows, columns_in(table, fields, {})
     assert columns == {"answer": "answer"}
     with pytest.raises(BadRowError, match="column answer is empty") as caught:  # never another row's column
         values_of(rows[0], columns, fields)
@@ -99,11 +127,11 @@ def test_a_mapping_reaches_into_columns_and_whole_names_go_first() -> None:
     row = {"meta": {"gold": ["x", "y"]}, "meta.gold": "dotted"}
     fields = {"answer": Field(())}
     for column, value in {"meta.gold": "dotted", "meta": {"gold": ["x", "y"]}}.items():
-        rows = rows_of(row)
-        assert values_of(rows[0], columns_in(rows, fields, {"answer": column}), fields) == {"answer": value}
-    nested = rows_of({"meta": {"gold": ["x", "y"]}})
+        columns = columns_in(table_of(row), fields, {"answer": column})
+        assert values_of(Row("some", 1, row), columns, fields) == {"answer": value}
+    nested = table_of({"meta": {"gold": ["x", "y"]}})
     columns = columns_in(nested, fields, {"answer": "meta.gold.1"})
-    assert values_of(nested[0], columns, fields) == {"answer": "y"}
+    assert values_of(nested.rows[0], columns, fields) == {"answer": "y"}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +145,7 @@ def test_a_mapping_reaches_into_columns_and_whole_names_go_first() -> None:
 def test_a_mapping_that_names_nothing_is_refused(given: dict[str, str], message: str) -> None:
     fields = {"answer": Field(("answer", "solution"))}
     with pytest.raises(ConfigError, match=message):
-        columns_in(rows_of({"q": 1, "a": 2}), fields, given)
+        columns_in(table_of({"q": 1, "a": 2}), fields, given)
 
 
 def test_a_text_is_a_text_or_a_number() -> None:

@@ -45,6 +45,8 @@ def refused(chain: Any, stage: str, *overrides: str, code: ExitCode) -> str:
     [
         ("rollouts.chian.draws=2", "did you mean rollouts.chain?"),
         ("rollouts.style=full", "did you mean prompt.style?"),
+        ("sampling.temperature=1", "temperature is not a setting; allowed: sampling."),
+        ("feedback={kind: server, url: 'http://me:secret@there/v1'}", "a key belongs in OPENAI_API_KEY"),
         ("actor.alpha=1", "did you mean actor.credit.alpha?"),
         ("tasks.num_train=none", "tasks.num_train"),
         ("tasks.level_shares={1: 0.5}", "add up to 1"),
@@ -136,6 +138,14 @@ def test_demonstrations_hold_no_added_token_of_a_base(chain, tmp_path, monkeypat
             '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}',
             r'offload_param\.device = "cpu"; allowed: .* or "none"',
         ),
+        (
+            '{"zero_optimization": {"stage": 2}, "zero_optimisation": {}}',
+            "zero_optimisation is not supported",
+        ),
+        (
+            '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true, "check_grad_overflow": false}}',
+            "check_grad_overflow = false; allowed: no such key or true",
+        ),
     ],
 )
 def test_a_wrong_deepspeed_configuration_is_refused(tmp_path, content, said):
@@ -144,6 +154,13 @@ def test_a_wrong_deepspeed_configuration_is_refused(tmp_path, content, said):
         path.write_text(content)
     with pytest.raises(ConfigError, match=rf"training\.deepspeed = .*{said}"):
         deepspeed_config(path, "float32")
+
+
+def test_deepspeed_may_not_add_gradients_up_in_bf16(tmp_path):
+    path = tmp_path / "deepspeed.json"
+    path.write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    with pytest.raises(ConfigError, match='grad_accum_dtype = null; allowed: "fp32"'):
+        deepspeed_config(path, "bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,10 @@ def test_events_tell_the_errors_and_why_the_answer_is_not_right() -> None:
 def test_gsm8k_s_mark_counts_only_where_a_task_declares_it() -> None:
     assert not played("#### 34").verdict().success
     assert played("#### 34", of=task(mark="####")).verdict().success
+    for question, place in ((QUESTION, 'behind "####"'), (f"{QUESTION} In \\boxed{{}}.", "in \\boxed{}")):
+        feedback = played("34", of=task(question=question, mark="####")).feedback()
+        assert feedback is not None
+        assert feedback.text == f"There is no answer {place}."
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from env.math.steps import check_lines
 from env.math.worked import Worked
 from env.offer import TaskSet
 from env.protocol import Action
+from pipeline.errors import ConfigError
 from pipeline.types import Task
 
 GSM8K = [
@@ -36,7 +38,7 @@ MATH_ROWS = [
 ]
 
 
-def made(folder: Path, rows: list[dict[str, str]]) -> TaskSet:
+def made(folder: Path, rows: list[dict[str, Any]]) -> TaskSet:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {"environment": "math", "rows": str(path), "num_train": 10, "num_held_out": 5}
@@ -78,6 +80,89 @@ def test_rows_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None
     rows = [*MATH_ROWS, {"problem": "What?", "solution": " ", "level": "1", "type": ""}]
     _, left_out = made(tmp_path, rows)
     assert [(row.row, row.kind) for row in left_out] == [(len(rows), "bad_answer")]
+
+
+VERL = 'Let\'s think step by step and output the final answer after "####".'  # as its gsm8k rows say it
+DAPO = (  # as the rows of DAPO-Math-17k say it
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n{}\n\nRemember to put "
+    'your answer on its own line after "Answer:".'
+)
+
+
+def messages_rows(wording: str, number: int = 20) -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": [{"role": "user", "content": wording.replace("{}", f"What is 17 * {n}?", 1)}],
+            "reward_model": {"style": "rule", "ground_truth": str(17 * n)},
+        }
+        for n in range(2, 2 + number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wording", "place", "right", "wrong"),
+    [
+        (f"{{}} {VERL}", 'behind "####"', ["#### {}", "17 * 1 = 17\n####  **{}**."], ["{}", "Answer: {}"]),
+        (
+            DAPO,
+            'behind "Answer:"',
+            [
+                "Answer: {}",
+                "Answer: ${}$",
+                "Answer: {}.",
+                "**Answer:** {}",
+                "**Answer: ${}$.**",
+                "answer:\n{}",
+            ],
+            ["{}", "#### {}", "Answer: 1\n{}", "Answer: {}\nAnswer: 1", "Answer:"],
+        ),
+        (
+            "{} Put your final answer within \\boxed{}.",
+            "in \\boxed{}",
+            [r"\boxed{{}}"],
+            ["#### {}", "Answer: {}"],
+        ),
+    ],
+)
+def test_an_answer_is_read_where_the_row_s_own_messages_ask_for_it(
+    tmp_path: Path, wording: str, place: str, right: list[str], wrong: list[str]
+) -> None:
+    rows = messages_rows(wording)
+    task = made(tmp_path, rows).tasks[0]
+    assert list(task.prompt) in [row["prompt"] for row in rows]
+    for text in [*right, r"\boxed{{}}"]:
+        assert solved(task, text.replace("{}", task.ground_truth)), text
+    for text in wrong:
+        assert not solved(task, text.replace("{}", task.ground_truth)), text
+    env = MATH.env()
+    env.reset(task, 0)
+    env.step(Action("It is so.", "none"))
+    feedback = env.feedback()
+    assert feedback is not None
+    assert feedback.text == f"There is no answer {place}."
+
+
+@pytest.mark.parametrize("wording", ["{}", "Question: {}\nAnswer:", "{} End with <answer> </answer>."])
+def test_messages_that_ask_for_no_answer_that_is_read_are_left_out_and_stop_a_table_of_them(
+    tmp_path: Path, wording: str
+) -> None:
+    bad = messages_rows(wording, 8)
+    _, left_out = made(tmp_path, [*messages_rows(f"{{}} {VERL}"), *bad])
+    assert {row.kind for row in left_out if row.row > 20} == {"no_answer_form"}
+    with pytest.raises(ConfigError, match=r"8 of 8 rows .*no_answer_form, row 1: .* allowed: .*Answer"):
+        made(tmp_path, bad)
+
+
+def test_a_demonstration_gives_its_answer_where_the_messages_ask_for_it(tmp_path: Path) -> None:
+    for wording, ending in ((f"{{}} {VERL}", "\n#### "), (f"{{}} {VERL} In \\boxed{{}}.", "\n\\boxed{")):
+        rows = [{**GSM8K[i], **row} for i, row in enumerate(messages_rows(wording))]
+        for row in rows:
+            del row["reward_model"]
+        task = made(tmp_path, rows).tasks[0]
+        text = solution(Worked.of(task.details), "careful", Random(0), 0.0)
+        assert ending in text
+        assert solved(task, text)
 
 
 def test_a_percentage_that_is_asked_for_is_one(tmp_path: Path) -> None:

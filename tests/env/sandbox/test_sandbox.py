@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from env.sandbox import Limits, Outcome, Sandbox, shared_sandbox
+from env.sandbox import Limits, Outcome, Sandbox, probe, shared_sandbox
 from env.sandbox import sandbox as own
 from env.sandbox.channel import BrokenChannelError, Inbox, TooLongError, packed
 from env.sandbox.clock import Clock
+from env.sandbox.guest_process import GuestProcess
 from env.sandbox.sandbox import WEAK
+from env.sandbox.walls import _has_landlock
 from pipeline.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="confinement needs Linux")
@@ -117,6 +120,40 @@ def test_the_clock_of_a_box_runs_only_while_it_is_asked(sandbox: Sandbox) -> Non
             assert box.ask("there").value == "there"
     with sandbox.open("receive()\nwhile True: pass", None, SHORT) as box:
         assert box.ask(None).status == "timeout"
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["the whole job", "the judge alone"])
+def test_a_job_that_is_stopped_and_continued_costs_a_program_no_time(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    source = """
+import os, time
+receive()
+deliver(os.getpid())
+receive()
+end = time.process_time() + 0.1
+while time.process_time() < end: pass
+deliver("done")
+"""
+    wait, stops = GuestProcess._wait, iter([False, True])
+
+    def stopped(guest: GuestProcess, seconds: float) -> bool:
+        if not next(stops, False):
+            return wait(guest, seconds)
+        if not is_alone:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds + 0.6)
+        if not is_alone:
+            os.kill(pid, signal.SIGCONT)
+        return False  # as `select` says after a stop that outlasts its time, whatever lies there
+
+    with sandbox.open(source, None, SHORT) as box:
+        pid = box.ask(None).value
+        assert isinstance(pid, int)
+        monkeypatch.setattr(GuestProcess, "_wait", stopped)
+        outcome = box.ask(None)
+    assert (outcome.status, outcome.value) == ("ok", "done")
+    assert outcome.seconds <= SHORT.seconds
 
 
 def test_a_process_that_gets_no_core_is_nobodys_failure_and_one_that_computes_is_its_own(
@@ -311,6 +348,46 @@ def test_without_a_wall_nothing_runs_and_the_error_names_it(
     with pytest.raises(ConfigError, match=hole) as refused:
         Sandbox(without)
     assert WEAK in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "without",
+    [(), pytest.param(("namespaces",), marks=pytest.mark.skipif(not _has_landlock(), reason="no Landlock"))],
+    ids=["namespaces", "no namespaces"],
+)
+def test_a_program_reads_no_installed_package_but_the_libraries_beside_it(
+    without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = ["site-packages", "python3/dist-packages", "python3.11/site-packages", "own/path"]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        lib, alias = Path(folder, "lib"), Path(folder, "alias")
+        for package in packages:
+            (lib / package).mkdir(parents=True)
+            (lib / package / "answers").write_text("read")
+        (lib / "own" / "library").write_text("read")
+        (lib / "link").symlink_to(lib / "site-packages")
+        alias.symlink_to(lib)
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"{alias}:{alias}/own/path:{lib}")
+        monkeypatch.syspath_prepend(f"{lib}/own/path")
+        sandbox = Sandbox(without)
+        source = """
+found = []
+for file in argument:
+    try: found.append(open(file).read())
+    except OSError: found.append("refused")
+deliver(found)
+"""
+        files = [f"{place}/{package}/answers" for place in (lib, alias) for package in [*packages, "link"]]
+        found = sandbox.run(source, [f"{alias}/own/library", pytest.__file__, *files], LIMITS).value
+        sandbox.close()
+    assert found == ["read", *["refused"] * 11]
+
+
+def test_where_a_program_could_read_what_judges_it_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "__file__", os.__file__)  # as if the project lay in the standard library
+    with pytest.raises(ConfigError, match="installed packages can be read"):
+        Sandbox()
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls are those of x86-64")
