@@ -235,15 +235,16 @@ def _check_rollout(rollout: Rollout) -> None:
             )
 
 
-_MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id")
+MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id")
+"""What is stored of a message."""
 
 
 def _message_row(message: Message, rollout_id: str) -> dict[str, Any]:
-    if not {"role"} <= set(message) <= set(_MESSAGE_KEYS):
+    if not {"role"} <= set(message) <= set(MESSAGE_KEYS):
         raise ValueError(
-            f"rollout {rollout_id}: message has keys {sorted(message)}; allowed: {', '.join(_MESSAGE_KEYS)}"
+            f"rollout {rollout_id}: message has keys {sorted(message)}; allowed: {', '.join(MESSAGE_KEYS)}"
         )
-    row = {key: message.get(key) for key in _MESSAGE_KEYS}
+    row = {key: message.get(key) for key in MESSAGE_KEYS}
     row["tool_calls"] = None if row["tool_calls"] is None else _json(row["tool_calls"])
     return row
 

@@ -70,7 +70,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="actor",
-    code_version=16,
+    code_version=17,
     inputs=lambda config: (
         *("tasks", "sft"),
         *(("critic", "critic_report") if config.actor.reads_critic else ()),

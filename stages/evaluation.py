@@ -75,7 +75,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="evaluation",
-    code_version=7,
+    code_version=8,
     inputs=lambda config: ("tasks", "sft", config.evaluation.of),
     sections=("evaluation", "run.held_out", "engine", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,

@@ -54,7 +54,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="rollouts",
-    code_version=6,
+    code_version=7,
     inputs=lambda config: ("tasks", "sft"),
     sections=("rollouts", "run.round", "sampling", "prompt", "feedback", "engine", "tasks"),
     files=lambda config: config.rollouts.solutions.files if config.rollouts.solutions else [],

@@ -12,12 +12,16 @@ from typing import Any
 
 @dataclass
 class Reply:
-    """What the stub sends: `chunks`, each after `seconds`; nothing before them if `bare`."""
+    """What the stub sends: `chunks`, each after `seconds`; nothing before them if `bare`.
+
+    `later`: seconds in its header Retry-After.
+    """
 
     chunks: Sequence[bytes]
     status: int = 200
     seconds: float = 0.0
     bare: bool = False
+    later: str = ""
 
 
 @dataclass
@@ -28,10 +32,10 @@ class Stub:
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
 
-def said(text: Any, tokens: Any = 7) -> Reply:
-    """Returns the reply that holds a text."""
-    message = {"role": "assistant", "content": text}
-    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+def said(text: Any, tokens: Any = 7, finish: str = "stop", **more: Any) -> Reply:
+    """Returns the reply that holds a text, and more of the message."""
+    message = {"role": "assistant", "content": text, **more}
+    choices = [{"index": 0, "message": message, "finish_reason": finish}]
     data = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
     return Reply([json.dumps(data | {"usage": {"completion_tokens": tokens}}).encode()])
 
@@ -54,6 +58,8 @@ def stub(reply: Callable[[dict[str, Any]], Reply]) -> Iterator[Stub]:
                 if not reply.bare:
                     self.send_response(reply.status)
                     self.send_header("Content-Type", "application/json")
+                    if reply.later:
+                        self.send_header("Retry-After", reply.later)
                     self.end_headers()
                 for chunk in reply.chunks:
                     time.sleep(reply.seconds)

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces import Text
 
-from env.adapters.session import text_of, verdict_of
+from env.adapters.session import step_of, text_of, verdict_of
 from env.catalog import offer_of
 from env.chat.neutral import MAX_TOOL_CHARACTERS
 from pipeline.types import Task
@@ -60,7 +60,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays one assistant message; returns reply, reward, terminated, truncated, info."""
-        result = self._env.step(self.style.parse(action))
+        result = step_of(self._env, self.style.parse(action))
         info: dict[str, Any] = {"messages": list(result.messages), "events": list(result.events)}
         failure = result.infra_error
         if failure is None and (result.terminated or result.truncated):

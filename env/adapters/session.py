@@ -6,7 +6,9 @@ from typing import Any
 
 from env.catalog import offer_of
 from env.chat.calls import checked, schemas_of
-from env.protocol import Env, StepResult, Tools
+from env.play.checks import step_problem, verdict_problem
+from env.protocol import Action, Env, StepResult, Tools
+from pipeline.errors import ConfigError
 from pipeline.tables import task_from
 from pipeline.types import Message, Verdict
 
@@ -32,6 +34,8 @@ class Session:
         self.infra_error = None
         try:
             self._env.reset(task_from(row), int(row.get("seed") or 0))
+        except ConfigError:  # of the machine: every episode would fail of it
+            raise
         except Exception as error:
             self.infra_error = f"reset: {type(error).__name__}"
         self.is_over = self.infra_error is not None
@@ -40,7 +44,7 @@ class Session:
         """Plays a message with one call. Never raises on what a model says."""
         if self.is_over:
             return replace(OVER, infra_error=self.infra_error)
-        result = self._env.step(checked(self._schemas, "", [(name, arguments)]))
+        result = step_of(self._env, checked(self._schemas, "", [(name, arguments)]))
         self.infra_error = result.infra_error
         self.is_over = result.terminated or result.truncated or result.infra_error is not None
         return result
@@ -52,10 +56,25 @@ class Session:
         return verdict_of(self._env)
 
 
-def verdict_of(env: Env) -> Verdict:
-    """Returns an environment's verdict; an exception inside it is one without a reward."""
+def step_of(env: Env, action: Action) -> StepResult:
+    """Returns what a message led to; an exception inside the environment, or a bad reply, is its failure."""
     try:
-        return env.verdict()
+        result = env.step(action)
+        return replace(OVER, infra_error="bad_reply") if step_problem(result) else result
+    except ConfigError:
+        raise
+    except Exception as error:
+        return replace(OVER, infra_error=f"step: {type(error).__name__}")
+
+
+def verdict_of(env: Env) -> Verdict:
+    """Returns an environment's verdict; an exception inside it, or a bad one, is one without a reward."""
+    try:
+        verdict = env.verdict()
+        is_bad = verdict_problem(verdict, env.spec.tools)
+        return Verdict(None, None, infra_error="bad_verdict") if is_bad else verdict
+    except ConfigError:
+        raise
     except Exception as error:
         return Verdict(None, None, infra_error=f"verdict: {type(error).__name__}")
 

@@ -7,6 +7,7 @@ block that Qwen3's template writes for `enable_thinking=False`.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,13 @@ MAX_CALLS = 1
 """Of a message: environments play one."""
 MAX_ANSWER_CHARACTERS = 8000
 """Of what follows the last `</think>`."""
-GRAMMAR_VERSION = 2  # 2: a prompt lists the tools of its level
+GRAMMAR_VERSION = 3  # 2: a prompt lists the tools of its level. 3: no thought or value of a bad call is told
 ENDING = "Done."
+THOUGHT, UNREADABLE = "thought to the end", "a call that nobody could read"
+"""What later attempts hear of thinking that never ended, and of a call without the name of a tool."""
 
 _OPEN, _CLOSE, _THINK, _END_THINK = "<tool_call>", "</tool_call>", "<think>", "</think>"
+_NAME = re.compile(r'"name"\s*:\s*"(\w+)"')
 
 
 class FullStyle(ChatStyle):
@@ -99,10 +103,18 @@ class FullStyle(ChatStyle):
         return replace(action, text=f"{_THINK}\n{thought}\n{_END_THINK}\n\n{action.text}")
 
     def told(self, action: Action) -> str:
-        """Returns the calls without values, or the answer; a value counts only if the form gives it again."""
-        if not action.calls:
-            return action.text.rpartition(_END_THINK)[2]
-        return " ".join(f"{call.name} {json.dumps(_starred(call.arguments))}" for call in action.calls)
+        """Returns the calls without values, or the answer; a value counts only if the form gives it again.
+
+        Of what was meant as a call and is none, the names of its tools are all that can be told from values.
+        """
+        if action.calls:
+            return " ".join(f"{call.name} {json.dumps(_starred(call.arguments))}" for call in action.calls)
+        answer = action.text.rpartition(_END_THINK)[2]
+        if _THINK in answer:
+            return THOUGHT
+        if action.status == "none":
+            return answer
+        return " ".join(name for name in _NAME.findall(answer) if name in self._schemas) or UNREADABLE
 
 
 class _UnreadableError(Exception):

@@ -15,16 +15,16 @@ class SelfCritique:
 
     Args:
         tokenizer, style: the policy's.
-        max_length: of the engine.
+        room: of the engine, for a request with its answer.
         max_tokens: that a text may have.
     """
 
     source = "self"
 
-    def __init__(self, tokenizer: Any, style: ChatStyle, max_length: int, max_tokens: int) -> None:
+    def __init__(self, tokenizer: Any, style: ChatStyle, room: int, max_tokens: int) -> None:
         self._tokenizer, self._style = tokenizer, style
         self._coder = Coder(tokenizer, style.stop_token)
-        self._max_length, self._max_tokens = max_length, max_tokens
+        self._room, self._max_tokens = room, max_tokens
         self._unasked: list[Answer] = []
 
     def ask(self, asks: Sequence[Ask]) -> list[GenerationRequest]:
@@ -33,7 +33,7 @@ class SelfCritique:
         for ask in asks:
             text = self._style.render_prompt(ask.messages, tools=())
             prompt = self._tokenizer.encode(text, add_special_tokens=False)
-            if len(prompt) + self._max_tokens > self._max_length:
+            if len(prompt) + self._max_tokens > self._room:
                 self._unasked.append(Answer(ask.rollout_id, "no_room"))
                 continue
             name, stop = f"{PREFIX}:{ask.rollout_id}", (self._coder.stop_id,)

@@ -1,39 +1,48 @@
 """Feedback by any server that speaks OpenAI's protocol: bounded in time, size, tries and rate.
 
-What fails is an answer with a kind of failure. It never raises, and never becomes a text.
+What fails is an answer with a kind of failure, and never becomes a text. Only a server that refuses all it is
+asked ends the stage: more tries would be in vain.
 """
 
-import json
 import os
 import queue
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import openai
 import tenacity
 
+from env.feedback.breaker import Breaker
+from env.feedback.completion import completion_of
 from env.feedback.deadline import Deadline
+from env.feedback.failures import WRONG_KEY, CallError, of_transport, refuse_status
+from env.feedback.leak_guard import END_THINK
 from env.feedback.protocol import Answer, Ask
 from env.feedback.store import AnswerStore, RateLimit
+from pipeline.artifacts.signals import StopRequested, stop_if_asked
 from pipeline.engines import Generation, GenerationRequest
+from pipeline.errors import ConfigError
 from pipeline.ids import digest
 from pipeline.processes.life import sign_of_life
 
 MAX_IN_FLIGHT = 16
 """Requests of one process at once."""
 MAX_TRIES = 4
-SIGN_SECONDS = 30.0
-"""Between two signs of life of a player that waits for answers: low rates and long time-outs are no hang."""
+"""Of an ask, not counting those for which it is not to blame: the server is busy, or fails at everything."""
+MAX_REFUSED = 5
+"""Asks in a row that a server may refuse before it has answered any, or for their key."""
+SIGN_SECONDS = 0.5
+"""Between two signs of life of a player that waits for answers, and two looks whether it is to stop."""
 MAX_BYTES = 2**20
 """Of a response; 2,000 tokens take some 10 kB."""
-BREAKER_FAILURES, BREAKER_SECONDS = 5, 30.0
-"""So many asks in a row that failed after all tries; then none is sent for so long."""
-_AGAIN = (408, 409, 429)
-"""HTTP status codes of a client's fault that another try may mend."""
+GREETING = Ask("", ({"role": "user", "content": "Say hello."},))
+"""Asked once of a model whose text was cut: the answer shows whether it thinks."""
+FORM = 2
+"""Of answers in the store. 2: none of them is a thought that was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,72 +60,27 @@ class ServerOptions:
     first_wait_s: float = 1.0  # before the second try at most; doubled for each later one
 
 
-class CallError(Exception):
-    """A try that failed."""
-
-    def __init__(self, kind: str, detail: str, *, may_pass: bool = True) -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind, self.may_pass = kind, may_pass
-
-
-class Breaker:
-    """Closed while asks are answered; open for a while after several in a row failed."""
-
-    def __init__(self, failures: int = BREAKER_FAILURES, seconds: float = BREAKER_SECONDS) -> None:
-        self._limit, self._seconds = failures, seconds
-        self._failures, self._opened, self._kind = 0, 0.0, ""
-        self._lock = threading.Lock()
-
-    def open_for(self) -> str:
-        """Returns how the server failed if nothing is to be sent now, else ""; one may try after a while."""
-        with self._lock:
-            is_open = self._failures >= self._limit and time.monotonic() - self._opened < self._seconds
-            return self._kind if is_open else ""
-
-    def note(self, failure: str) -> None:
-        """Takes in how an ask failed, or "" for an answer."""
-        with self._lock:
-            self._failures, self._kind = self._failures + 1 if failure else 0, failure
-            if self._failures >= self._limit:
-                self._opened = time.monotonic()
-
-
-def refuse_status(response: Any) -> None:
-    """Raises CallError for a response that is no success, before its body or another address is read.
-
-    The client itself would read such a body to its end, however long.
-    """
-    if not response.is_success:
-        code = response.status_code
-        raise CallError("http_error", f"HTTP {code}", may_pass=code in _AGAIN or code >= 500)
-
-
-def _of_transport(error: Exception) -> CallError:
-    """Returns an error of the HTTP library by its name alone: its words may hold the key."""
-    name = type(error.__cause__ or error).__name__
-    return CallError("timeout" if "Timeout" in name else "unreachable", name)
-
-
 class Server:
     """A `Writer`: a server, asked by threads of its own. `folder` keeps answers and the rate."""
 
     def __init__(self, options: ServerOptions, folder: Path) -> None:
         self.source = f"server/{options.model}"
         self._options = options
+        key = os.environ.get("OPENAI_API_KEY", "").strip()
         self._client = openai.OpenAI(
             base_url=options.url,
-            api_key=os.environ.get("OPENAI_API_KEY", "").strip() or "none",
+            api_key=key or "none",
             timeout=options.timeout_s,
             # Bytes are counted as they come. A connection for each request costs nothing beside a text, and
             # nobody has to close it.
             default_headers={"Accept-Encoding": "identity", "Connection": "close"},
             http_client=openai.DefaultHttpxClient(
-                event_hooks={"request": [self._watch], "response": [refuse_status]}
+                event_hooks={"request": [self._watch], "response": [partial(refuse_status, secret=key)]}
             ),
             max_retries=0,  # tenacity's, below, are counted and end
         )
         self._store, self._rate = AnswerStore(folder), RateLimit(folder, options.requests_per_minute)
-        self._breaker = Breaker()
+        self._breaker = Breaker(options.first_wait_s, self._pause)
         self._now = threading.local()  # .deadline of the try that a thread makes
         self._todo: queue.SimpleQueue[tuple[str, Ask]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[str, Answer | Exception]] = queue.SimpleQueue()
@@ -124,12 +88,17 @@ class Server:
         self._known: list[Answer] = []  # from the store, not collected yet
         self._lock = threading.Lock()
         self._threads = 0
+        self._refused, self._has_answered = 0, False
+        self._greeting = threading.Lock()
+        self._is_thinker: bool | None = None  # None: not known yet
+        self._over = threading.Event()  # nobody collects any more
 
     def ask(self, asks: Sequence[Ask]) -> list[GenerationRequest]:
         """Looks answers up, and puts new requests in line, with a thread for each of the first ones."""
         for ask in asks:
-            key = digest("feedback", self.body(ask))
+            key = digest("feedback", FORM, self.body(ask))
             if (known := self._store.get(key)) is not None:
+                self._has_answered = True
                 self._known.append(Answer(ask.rollout_id, "ok", *known))
             elif key in self._waiting:
                 self._waiting[key].append(ask.rollout_id)
@@ -161,11 +130,20 @@ class Server:
                 if not block:
                     break
                 sign_of_life("a wait for the feedback server")  # every try ends, and so do waits between them
+                self._stop_if_asked()
                 continue
             if isinstance(answer, Exception):
                 raise answer
             answers += [replace(answer, rollout_id=name) for name in self._waiting.pop(key)]
         return answers
+
+    def _stop_if_asked(self) -> None:
+        """Raises StopRequested in a stage's process that got a signal: a wait may take minutes."""
+        try:
+            stop_if_asked()
+        except StopRequested:
+            self._over.set()
+            raise
 
     def body(self, ask: Ask) -> dict[str, Any]:
         """Returns what is sent for an ask: all that the answer depends on."""
@@ -182,19 +160,21 @@ class Server:
 
     def call(self, ask: Ask) -> Answer:
         """Returns what one try, without the store, brings; raises CallError."""
-        raw = self._response(self.body(ask))
-        try:
-            data = json.loads(raw)
-            choice = data["choices"][0]
-            text = choice["message"]["content"]
-            tokens = (data.get("usage") or {}).get("completion_tokens") or 0
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise CallError("garbled", f"{type(error).__name__} in {raw[:80]!r}") from None
-        if text is None and choice.get("finish_reason") == "length":
-            return Answer(ask.rollout_id, "cut_off")  # it thought to the end
-        if not isinstance(text, str) or not isinstance(tokens, int) or not 0 <= tokens < 2**31:
-            raise CallError("garbled", f"no text in {raw[:80]!r}")
-        return Answer(ask.rollout_id, "ok", text, tokens)
+        said = completion_of(self._response(self.body(ask)))
+        is_thought = said.is_cut and END_THINK not in said.text and (said.is_thinkers or self._thinks())
+        return Answer(ask.rollout_id, "cut_off" if is_thought else "ok", said.text, said.num_tokens)
+
+    def _thinks(self) -> bool:
+        """Returns whether the model thinks before it answers a greeting; the server is asked once, if ever.
+
+        Templates that open the thought themselves leave no mark in it but its end, so a text that was cut may
+        be all thought. A model that does not think, and goes on until it is cut, has written feedback.
+        """
+        with self._greeting:
+            if self._is_thinker is None:
+                said = completion_of(self._response(self.body(GREETING)))
+                self._is_thinker = said.is_thinkers or said.is_cut
+            return self._is_thinker
 
     def _response(self, body: dict[str, Any]) -> bytes:
         """Returns a response's bytes; raises CallError for too many, or for too long a wait for the last."""
@@ -203,9 +183,8 @@ class Server:
             try:
                 raw = self._read(body)
             except (CallError, openai.APIConnectionError) as error:
-                if self._now.deadline.passed:
-                    raise late from None
-                raise (error if isinstance(error, CallError) else _of_transport(error)) from None
+                failure = error if isinstance(error, CallError) else of_transport(error)
+                raise (late if self._now.deadline.passed and not failure.status else failure) from None
             if self._now.deadline.passed:  # a body without a length ends where its connection does
                 raise late
         return raw
@@ -221,15 +200,15 @@ class Server:
             except CallError:
                 raise
             except Exception as error:  # of the HTTP library, whose errors the client lets through here
-                raise _of_transport(error) from None
+                raise of_transport(error) from None
         return raw
 
     def _watch(self, request: Any) -> None:
         request.extensions["trace"] = self._now.deadline.trace
 
     def _work(self) -> None:
-        """Answers asks until none is in line; a defect goes to whoever collects."""
-        while True:
+        """Answers asks until none is in line; an error ends all of that, and goes to whoever collects."""
+        while not self._over.is_set():
             with self._lock:
                 try:
                     key, ask = self._todo.get_nowait()
@@ -238,25 +217,68 @@ class Server:
                     return
             try:
                 self._done.put((key, self._answer(key, ask)))
+            except _AbandonedError:
+                return
             except Exception as error:
                 self._done.put((key, error))
+                self._over.set()
+
+    def _pause(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            raise _AbandonedError
 
     def _answer(self, key: str, ask: Ask) -> Answer:
-        if failure := self._breaker.open_for():
-            return Answer(ask.rollout_id, failure, "not sent: the server failed too often")
+        """Returns what comes of an ask in the end; raises ConfigError if the server refuses all of them."""
+        backoff = tenacity.wait_random_exponential(multiplier=self._options.first_wait_s, max=20)
+        counted, asked_for = 0, 0.0  # tries that the ask has had; the wait that the server wants now
+
+        def tried() -> Answer:
+            nonlocal counted, asked_for
+            self._breaker.admit()
+            self._rate.wait()
+            try:
+                answer = self.call(ask)
+            except CallError as error:
+                asked_for = error.retry_after
+                if not error.may_pass:
+                    self._breaker.answered()  # it works, and will not have this
+                elif self._breaker.failed(error):
+                    counted += 1
+                raise
+            self._breaker.answered()
+            return answer
+
         again = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(MAX_TRIES),
-            wait=tenacity.wait_random_exponential(multiplier=self._options.first_wait_s, max=20),
+            stop=lambda state: counted >= MAX_TRIES,
+            wait=lambda state: max(backoff(state), asked_for),
+            sleep=self._pause,
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, CallError) and error.may_pass),
-            before=lambda state: self._rate.wait(),
             reraise=True,
         )
         try:
-            answer: Answer = again(self.call, ask)
+            answer = again(tried)
         except CallError as error:
-            self._breaker.note(error.kind if error.may_pass else "")
+            self._note_refusal(error)
             return Answer(ask.rollout_id, error.kind, str(error))
-        self._breaker.note("")
+        self._refused, self._has_answered = 0, True
         if answer.status == "ok":
             self._store.put(key, answer.text, answer.num_tokens)
         return answer
+
+    def _note_refusal(self, error: CallError) -> None:
+        """Raises ConfigError if the server has refused so many asks and answered none, or refuses the key."""
+        if not error.is_refusal:
+            return
+        with self._lock:
+            self._refused += 1
+            if self._refused < MAX_REFUSED or (self._has_answered and error.status != WRONG_KEY):
+                return
+        raise ConfigError(
+            f"feedback.url = {self._options.url}, feedback.model = {self._options.model}: the server refused "
+            f"{self._refused} asks in a row ({error}). What was committed stays. Next: correct feedback.url, "
+            "feedback.model, feedback.max_tokens or OPENAI_API_KEY until vdapo check-feedback gets an answer"
+        )
+
+
+class _AbandonedError(Exception):
+    """Ends a thread whose answers nobody collects any more."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from env.play.checks import feedback_problem, messages_problem, step_problem, verdict_problem
 from env.play.coder import Coder
 from env.play.player import Player
 from env.play.requests import EpisodeRequest
@@ -18,6 +19,7 @@ from env.play.steps import graded_steps, message_steps
 from env.protocol import Env, StepResult
 from env.splitters import SPLITTERS
 from pipeline.engines import Generation, GenerationRequest
+from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
 from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Step, Verdict
 
@@ -38,11 +40,24 @@ class FailureError(Exception):
 
 
 def _guarded(name: str, call: Callable[[], T]) -> T:
-    """Returns the call's result; an exception inside an environment becomes a counted failure."""
+    """Returns the call's result; an exception inside an environment becomes a counted failure.
+
+    A ConfigError is of the machine or the settings: all other episodes would fail of it, too.
+    """
     try:
         return call()
+    except ConfigError:
+        raise
     except Exception as error:
         raise FailureError("infra_error", f"{name}: {type(error).__name__}") from error
+
+
+def _checked(code: str, name: str, call: Callable[[], T], problem_of: Callable[[T], str]) -> T:
+    """Returns the call's result if it is what an environment may give; else a counted failure."""
+    result = _guarded(name, call)
+    if problem := _guarded(name, lambda: problem_of(result)):
+        raise FailureError(code, f"{name}: {problem}")
+    return result
 
 
 @dataclass
@@ -96,7 +111,9 @@ class Episode:
             self.turn = parent.steps[request.start_step_index].message_index
         env = self.env = _guarded("make_env", lambda: self.player.make_env(request.task))
         seed = request.seed if parent is None else parent.seed  # replay needs the parent's wording
-        messages = _guarded("reset", lambda: env.reset(request.task, seed)).messages
+        messages = _checked(
+            "bad_reply", "reset", lambda: env.reset(request.task, seed).messages, messages_problem
+        )
         self.messages.extend(messages)
         if parent is None:
             style, attempts = self.player.style, request.previous_attempts
@@ -184,7 +201,7 @@ class Episode:
     def _step(self, text: str, turn: int) -> StepResult:
         assert self.env is not None
         action = self.player.style.parse(text)
-        result = _guarded("step", partial(self.env.step, action))
+        result = _checked("bad_reply", "step", partial(self.env.step, action), step_problem)
         self.messages.append(self.player.style.assistant_message(action, turn))
         self.messages.extend(result.messages)
         self.events.extend(result.events)
@@ -214,10 +231,13 @@ class Episode:
 
     def _graded(self) -> Rollout:
         assert self.env is not None
-        verdict = _guarded("verdict", self.env.verdict)
+        tools = self.env.spec.tools
+        verdict = _checked("bad_verdict", "verdict", self.env.verdict, lambda v: verdict_problem(v, tools))
         if verdict.infra_error is not None:
             raise FailureError(verdict.infra_error, "verdict")
-        feedback = None if verdict.success else _guarded("feedback", self.env.feedback)
+        if verdict.success:
+            return self._rollout(verdict, None, "ok")
+        feedback = _checked("bad_feedback", "feedback", self.env.feedback, feedback_problem)
         return self._rollout(verdict, feedback, "ok")
 
     def _rollout(self, verdict: Verdict, feedback: Feedback | None, env_status: str) -> Rollout:

@@ -24,6 +24,7 @@ def message_steps(
 ) -> list[tuple[int, Step]]:
     """Returns the ungraded steps of a whole message that were sampled here, each with its first character.
 
+    Blanks before a step count as its own: the token that ends a line may hold the indentation of the next.
     `borders` and `char_starts` are those of `token_spans`. The message's first `begun` tokens lie in the
     prompt, and a step begins right after them, at `response_start`; if none does, there are no steps.
     """
@@ -32,10 +33,11 @@ def message_steps(
         return []
     chars = [char_starts[first] for first, _ in tokens] + [len(text)]
     shift = response_start - begun
-    return [
-        (at, Step(first_index + place, message_index, shift + first, shift + end, text[at:to]))
+    steps = [
+        Step(first_index + place, message_index, shift + first, shift + end, text[at:to])
         for place, ((first, end), (at, to)) in enumerate(zip(tokens, pairwise(chars), strict=True))
     ]
+    return [(len(text[:at].rstrip()), step) for at, step in zip(chars[:-1], steps, strict=True)]
 
 
 def graded_steps(steps: Sequence[tuple[int, Step]], verdicts: Iterable[StepVerdict]) -> tuple[Step, ...]:

@@ -115,11 +115,13 @@ def stripped_successes(
     """Returns guided successes of whole groups on the prompt of their first attempt.
 
     Also how many are left out, which say what only feedback told them. The vocabulary hears them all first.
+    A rollout that failed may have no prompt: only graded ones give theirs, and groups without one are passed
+    over.
     """
     graded = [r for r in rollouts if r.kind == "whole" and r.reward is not None and r.steps]
     won = [r for r in graded if r.guided and is_success(r)]
     vocabulary.hear([*(r for r in graded if not r.guided), *won])
-    prompts = {r.group_id: r.prompt_token_ids for r in rollouts if not r.guided}
-    triples = [(r, r.prompt_token_ids, prompts[r.group_id]) for r in won]
+    prompts = {r.group_id: r.prompt_token_ids for r in graded if not r.guided}
+    triples = [(r, r.prompt_token_ids, prompts[r.group_id]) for r in won if r.group_id in prompts]
     kept, _ = untold(triples, vocabulary.shared, decode)
-    return kept, len(won) - len(kept)
+    return kept, len(triples) - len(kept)

@@ -53,3 +53,10 @@ class StopFlag:
             os._exit(ExitCode.STOPPED)
         self.signal = signal.Signals(number)
         os.write(2, b"stopping at the next safe place; a second signal stops at once\n")
+
+
+def stop_if_asked() -> None:
+    """Raises StopRequested in a stage's process that got a signal: for long waits far from its flag."""
+    flag = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if isinstance(flag, StopFlag):
+        flag.raise_if_set()

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from env.feedback.failures import CallError
 from env.feedback.leak_guard import guarded
 from env.feedback.protocol import Ask
 from env.feedback.request import INSTRUCTIONS
@@ -18,7 +19,8 @@ from stages.wiring.feedback import server_of
 from stages.wiring.preflight import check_client
 
 UNUSABLE = {
-    "cut_off": "a larger feedback.max_tokens: it thought to the end, or a model that does not think",
+    "cut_off": "a larger feedback.max_tokens, a server that keeps thoughts apart (vLLM: --reasoning-parser), "
+    "or a model that does not think: the text ended at max_tokens, and may be all thought",
     "empty": "another feedback.model: it says nothing",
     "refusal": "mend the server, or another feedback.model: this is an error or a refusal as a text",
 }
@@ -50,8 +52,6 @@ def run(options: argparse.Namespace) -> int:
         console.print(f"feedback.kind = {settings.kind}: there is no server to check")
         return 0
     check_client()
-    from env.feedback.server import CallError  # after the check: its client may not be installed
-
     ask = Ask("check", ({"role": "user", "content": f"{INSTRUCTIONS}\n{SAMPLE}"},))
     server, texts, began = server_of(config), list[str](), time.monotonic()
     for _ in range(2):

@@ -38,7 +38,7 @@ def reviewer_of(config: Config, policy: "Policy", style: ChatStyle, engine: Engi
     writer: Writer = (
         server_of(config)
         if kind == "server"
-        else SelfCritique(policy.tokenizer, style, engine.max_length, max_tokens)
+        else SelfCritique(policy.tokenizer, style, engine.room, max_tokens)
     )
     gives_away = offer_of(config.tasks.environment).gives_away
     return Reviewer(writer, gives_away, policy.tokenizer, max_tokens)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from env.chat.plain import PlainStyle
+from env.feedback_tool.calls import schema
 from env.play.player import Player
 from env.play.queue import play_in_one_queue, play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
@@ -20,8 +21,10 @@ from env.play.units import Course, Episodes, Played
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
 from pipeline.engines import Engine, Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
+from pipeline.errors import ConfigError
 from pipeline.models.tiny import train_tokenizer
 from pipeline.steps import check_tiling
+from pipeline.tables import rollouts_table
 from pipeline.types import Event, Feedback, Message, Rollout, StepVerdict, Task, Verdict
 
 STOP = "<|im_end|>"
@@ -30,9 +33,9 @@ STOP = "<|im_end|>"
 class CountingEnv:
     """Count to the task's number: `add n` adds; more than the number is a fault; `done` ends."""
 
-    def __init__(self, fails_in: str = "") -> None:
+    def __init__(self, fails_in: str = "", failure: type[Exception] = KeyError) -> None:
         self.spec = EnvSpec("counting", 1, (), max_turns=6)
-        self.fails_in = fails_in
+        self.fails_in, self.failure = fails_in, failure
         self.closed = 0
 
     def reset(self, task: Task, seed: int) -> Observation:
@@ -80,7 +83,7 @@ class CountingEnv:
 
     def _fail(self, where: str) -> None:
         if where == self.fails_in:
-            raise KeyError(where)
+            raise self.failure(where)
 
 
 class CountingStyle(PlainStyle):
@@ -103,6 +106,7 @@ class Table:
     tokenizer: Any
     say: Callable[[str, int, int], str]  # (text so far, seed, turn) -> message
     fails_in: dict[str, str] = field(default_factory=dict)
+    failure: type[Exception] = KeyError
     requests: list[GenerationRequest] = field(default_factory=list)
     envs: list[CountingEnv] = field(default_factory=list)
     most_open: int = 0
@@ -118,7 +122,7 @@ class Table:
         return ScriptedEngine(reply, "p", logprobs=lambda _, ids: [-0.5] * len(ids), **options)
 
     def make_env(self, task: Task) -> CountingEnv:
-        self.envs.append(CountingEnv(self.fails_in.get(task.task_id, "")))
+        self.envs.append(CountingEnv(self.fails_in.get(task.task_id, ""), self.failure))
         self.most_open = max(self.most_open, sum(not env.closed for env in self.envs))
         return self.envs[-1]
 
@@ -278,6 +282,62 @@ def test_a_failing_environment_is_counted_and_never_a_reward_of_zero(tokenizer: 
     assert_consistent(bad, tokenizer)
     assert (good.env_status, good.reward) == ("ok", 0.0)
     assert all(env.closed == 1 for env in table.envs)
+
+
+@pytest.mark.parametrize("place", ["reset", "step", "verdict", "feedback"])
+def test_a_machine_that_cannot_grade_is_no_failure_of_an_episode_and_ends_the_stage(
+    tokenizer: Any, place: str
+) -> None:
+    table = Table(tokenizer, lambda text, seed, turn: "done", {"task bad": place}, ConfigError)
+    with pytest.raises(ConfigError, match=place):
+        table.play([ask("bad"), ask("good")])
+    assert [env.closed for env in table.envs] == [1] * len(table.envs)
+
+
+BAD = {
+    "surrogate": ("step", {"messages": ({"role": "tool", "content": "x\ud800"},)}, "bad_reply"),
+    "no text": ("step", {"messages": ({"role": "tool", "content": None},)}, "bad_reply"),
+    "key": ("step", {"messages": ({"role": "tool", "content": "x", "name": "add"},)}, "bad_reply"),
+    "role": ("step", {"messages": ({"role": "function", "content": "x"},)}, "bad_reply"),
+    "event": ("step", {"events": (Event("x", 0, detail="\ud800"),)}, "bad_reply"),
+    "error": ("step", {"infra_error": KeyError("x")}, "bad_reply"),
+    "opening": ("reset", {"messages": ({"role": "user", "content": "x", "name": "Ann"},)}, "bad_reply"),
+    "nan": ("verdict", {"reward": float("nan")}, "bad_verdict"),
+    "above": ("verdict", {"reward": 5.0}, "bad_verdict"),
+    "below": ("verdict", {"reward": -0.1}, "bad_verdict"),
+    "null": ("verdict", {"reward": None, "success": None}, "bad_verdict"),
+    "cost": ("verdict", {"cost": float("inf")}, "bad_verdict"),
+    "status": ("verdict", {"steps": (StepVerdict(0, "good"),)}, "bad_verdict"),  # type: ignore[arg-type]
+    "code": ("verdict", {"steps": (StepVerdict(0, "ok", None),)}, "bad_verdict"),  # type: ignore[arg-type]
+    "feedback": ("feedback", {"text": "\ud800"}, "bad_feedback"),
+}
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_what_an_environment_may_not_give_back_fails_its_item_and_not_the_stage(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    place, changes, code = BAD[how]
+    honest = getattr(CountingEnv, place)
+    monkeypatch.setattr(CountingEnv, place, lambda self, *args: replace(honest(self, *args), **changes))
+    [bad] = saying(tokenizer, "add 1", "done").play([ask("bad")])
+    assert (bad.finish_reason, bad.env_status, bad.reward) == ("failed", code, None)
+    assert bad.events[-1].detail.startswith(f"{place}: ")
+    assert_consistent(bad, tokenizer)
+    assert rollouts_table([bad]).num_rows == 1  # it can be stored
+
+
+def test_a_reward_below_zero_is_one_where_calls_for_feedback_have_a_price(tokenizer: Any) -> None:
+    def status(reward: float, *tools: Any) -> str:
+        env = CountingEnv()
+        env.spec = replace(env.spec, tools=tools)
+        env.verdict = lambda: Verdict(reward, False)  # type: ignore[method-assign]
+        player = replace(saying(tokenizer, "done").player(), make_env=lambda task: env)
+        [rollout] = play_unit(Episodes([ask("r")]), player).rollouts
+        return rollout.env_status
+
+    assert (status(-0.25), status(-0.25, schema(True))) == ("bad_verdict", "ok")
+    assert status(-0.26, schema(True)) == "bad_verdict"
 
 
 def test_results_do_not_depend_on_how_the_engine_and_the_queue_interleave(tokenizer: Any) -> None:

@@ -56,7 +56,8 @@ class Notebook:
             place = 0
             for line in text.splitlines(keepends=True):
                 status: Any = "wrong" if "!" in line else "ok" if "=" in line else "unknown"
-                words.append(StepVerdict(index, status, line, "", place, place + len(line)))
+                if line.strip():
+                    words.append(StepVerdict(index, status, line, "", place, place + len(line)))
                 place += len(line)
         return Verdict(0.0, False, steps=tuple(words))
 

@@ -112,6 +112,10 @@ def test_successes_of_an_iteration_get_the_prompt_of_their_group_s_first_attempt
     assert strips(*of("b", "order_number", "5678", **needs)) == (["order_number"], 1)
     assert strips(*of("a", "order_number", finish_reason="ended")) == ([], 0)
     assert strips(*of("a", "order_number", reward=None)) == ([], 0)
+    # What failed before its prompt has none: neither it nor a group of such alone says what the bare one is.
+    failed_early = says("a", "", prompt_token_ids=(), reward=None)
+    assert strips(*of("a", "call"), failed_early) == (["call"], 0)
+    assert strips(*of("a", "call")[1:], failed_early) == ([], 0)
     vocabulary = Vocabulary({"a": "one", "b": "two"})
     failed = of("a", "1234", finish_reason="ended")
     assert strips(*failed, *of("b", "1234")) == ([], 1)  # what failed with feedback is not heard

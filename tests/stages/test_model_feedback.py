@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 
-from env.feedback import server
+from env.catalog import offer_of
+from env.feedback import breaker, server
 from env.phone.world.world import WorldKey, make_world
+from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ArtifactError
+from pipeline.models.policy import load_policy
 from pipeline.tables import rollouts_table
 from pipeline.types import Task
 from stages.command import main
 from stages.wiring.arm_costs import sampled_by_row
+from stages.wiring.feedback import reviewer_of
 from stages.wiring.refusals import refuse_failing_environment
 from tests.feedback_server import Reply, said, stub
 from tests.rollouts import rollout
@@ -28,7 +32,7 @@ GOOD = "Ask for every field that the line named, in one form, before you call it
 
 @pytest.fixture
 def lab(chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(server, "MAX_TRIES", 1)
+    monkeypatch.setattr(breaker, "PATIENCE_SECONDS", 0.0)
     return chain.copy(tmp_path / "lab", "tasks", "sft")
 
 
@@ -92,6 +96,22 @@ def test_a_server_that_fails_loses_no_rollout_and_a_repair_makes_the_rest(
         repaired = lab.rollouts("rollouts")
         assert lab.start("rollouts", *up, "--fresh") == 0
         assert repaired == lab.rollouts("rollouts")
+
+
+def test_a_server_that_refuses_everything_ends_the_stage_at_once_with_its_reason(
+    lab: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = b'{"error": {"message": "max_tokens is not supported with this model"}}'
+    one = "run.rollouts_per_shard=64"  # shard: nothing is committed before five were refused
+    with stub(lambda body: Reply([reason], status=400)) as refusing:
+        assert lab.start("rollouts", *options(refusing.url, one)) == 2
+    error = capsys.readouterr().err
+    assert f"(http_error: HTTP 400: {reason.decode()})" in error
+    assert "Next: correct feedback.url" in error
+    assert "vdapo check-feedback" in error
+    with stub(lambda body: said(GOOD)) as served:
+        assert lab.start("rollouts", *options(served.url, one)) == 0
+    assert guided(lab) > 0
 
 
 def hostile(tasks: list[Task]) -> Callable[[dict[str, Any]], Reply]:
@@ -159,6 +179,20 @@ def test_a_policy_criticises_itself(lab: Any) -> None:
     assert lab.rollouts("rollouts") == first
 
 
+def test_a_policy_criticises_itself_only_within_what_its_engine_was_started_for(lab: Any) -> None:
+    """vLLM refuses a longer request, whatever the model could hold, and that would end the stage."""
+    config = lab.begun("rollouts", "feedback.kind=self").config
+    policy = load_policy(lab.artifact("sft").path("policy"))
+    style = offer_of("phone").style("compact", policy.tokenizer)
+    engine = ScriptedEngine(lambda request: [], "p", max_length=10**6)
+    engine.room = 100
+    reviewer = reviewer_of(config, policy, style, engine)
+    assert reviewer is not None
+    [task, *_] = lab.tasks().values()
+    assert reviewer.ask([(task, rollout())]) == []
+    assert [r.feedback_status for r in reviewer.reviewed([], wait=True)] == ["no_room"]
+
+
 def test_the_check_shows_an_answer_or_says_what_is_wrong(
     lab: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +208,14 @@ def test_the_check_shows_an_answer_or_says_what_is_wrong(
         with stub(lambda body, text=text: said(text)) as served:
             assert main(["check-feedback", lab.config, *options(served.url)]) == 2
         assert f"no feedback ({status}" in capsys.readouterr().err
+    with stub(lambda body: said("Okay, the user wants", finish="length")) as served:
+        assert main(["check-feedback", lab.config, *options(served.url)]) == 2
+    error = capsys.readouterr().err
+    assert "no feedback (cut_off: 'Okay, the user wants'). Next: a larger feedback.max_tokens" in error
+    assert "--reasoning-parser" in error
+    with stub(lambda body: Reply([b"no model of that name"], status=404)) as served:
+        assert main(["check-feedback", lab.config, *options(served.url)]) == 2
+    assert "no feedback (http_error: HTTP 404: no model of that name)" in capsys.readouterr().err
     assert main(["check-feedback", lab.config, *options("http://127.0.0.1:9/v1")]) == 2
     error = capsys.readouterr().err
     assert "feedback.url = http://127.0.0.1:9/v1" in error

@@ -229,7 +229,7 @@ class PhoneEnv:
             events.append(Event("probe", turn, outcome.department, tuple(sorted(outcome.sent.offered))))
         if by := outcome.transferred_by:
             events.append(Event("wrong_department", turn, by, detail=f"passed on to {outcome.department}"))
-        detail = event_detail(outcome, len(self.world.requests))
+        detail = event_detail(outcome, self.world)
         events.append(Event(outcome.status, turn, outcome.department, tuple(sorted(outcome.fields)), detail))
         # The line opens with its number, so that a reader of the log knows which call it answers.
         return f"{phone} {self._speaker.outcome(outcome, self.state.tick, self._call_id)}", events

@@ -16,6 +16,8 @@ _FAILS = {
 _NAMING = ("auth_missing", "must_call_first")
 NEXT, ENOUGH = "next", "enough"
 """Last in the detail of an event that names fields: the line named the next one; what it heard of will do."""
+SERVES_NOT = "does not serve"
+"""In the detail of a wrong line that says itself which one, by number if it shares its name, and for what."""
 _HINTS = {
     "fabricated_auth": "Only values of the form count.",
     "auth_mismatch": "A value did not fit its field.",
@@ -101,8 +103,10 @@ def _observed(events: Sequence[Event]) -> list[str]:
     if lacking:
         sentences.append(f"The customer has no {', '.join(lacking)}.")
     if routed := [event for event in events if event.code == "wrong_department"]:
-        detail = f": {routed[-1].detail}" if routed[-1].detail else ""
-        sentences.append(f"Not {routed[-1].target}{detail}.")
+        name, detail = routed[-1].target, routed[-1].detail
+        if SERVES_NOT not in detail:
+            detail = f"Not {name}: {detail}" if detail else f"Not {name}"
+        sentences.append(f"{detail}.")
     sentences += _on_the_way(events)
     codes = [event.code for event in events]
     sentences += list(dict.fromkeys(_HINTS[code] for code in codes if code in _HINTS))

@@ -4,8 +4,9 @@ import re
 from random import Random
 
 from env.phone.episode.calls import Outcome
-from env.phone.episode.feedback import ENOUGH, NEXT
+from env.phone.episode.feedback import ENOUGH, NEXT, SERVES_NOT
 from env.phone.world.rules import Disclosure, ordered
+from env.phone.world.world import World
 
 _TABLE = """
 found: {company}, {industry}: {departments} | {company} ({industry}): {departments} |
@@ -135,19 +136,27 @@ def _disclosed(said: Disclosure) -> tuple[str, str]:
     return ("auth_first" if said.kind == "first" else "auth_missing"), fields
 
 
-def event_detail(outcome: Outcome, num_requests: int) -> str:
-    """Returns what an event says beside its code: who else, when, for what, or what else would do."""
+def event_detail(outcome: Outcome, world: World) -> str:
+    """Returns what an event says beside its code: who else, when, for what, or what else would do.
+
+    Where two lines have one name, a line may be wrong that is needed by name, or for another request.
+    """
     other, said = outcome.other_department, outcome.disclosure
     # Feedback has to know how a line named fields: one at a time, or that what it heard of will do.
     how = [ENOUGH] if said.is_enough else [NEXT] if said.kind == "first" else []
     match outcome.status:
         case "wrong_department" if other:
             return f"{other} serves it"
+        case "wrong_department" if world.level.has_twins:
+            names = [line.name for line in world.company.departments]
+            is_twin = names.count(outcome.department) > 1
+            line = f"{outcome.phone} ({outcome.department})" if is_twin else outcome.department
+            return f"{line} {SERVES_NOT} {outcome.request_id}"
         case "must_call_first":
             return "; ".join([f"{other} comes first", *how] if other else how)
         case "referred":
             return f"{outcome.request_id} on to {other}"
-        case "served" if num_requests > 1:
+        case "served" if len(world.requests) > 1:
             return outcome.request_id
         case "closed":
             return f"opens at turn {outcome.opens}"

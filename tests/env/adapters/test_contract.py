@@ -17,7 +17,8 @@ from env.phone.episode.tools import CALL, TOOLS, WAIT, tools_of
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import in_style
 from env.phone.world.levels import LEVELS
-from env.protocol import Action, ToolCall, replay
+from env.protocol import Action, StepResult, ToolCall, replay
+from pipeline.types import Verdict
 from tests.env.adapters.played import ROWS, STYLE, TASKS, Heard, by_session
 
 
@@ -96,7 +97,7 @@ SEARCHING = STYLE.action_of(ToolCall("search_company", {"company_name": "x"}))
 
 
 @pytest.mark.parametrize("play", ALL)
-@pytest.mark.parametrize("where", ["_step", "verdict"])
+@pytest.mark.parametrize("where", ["_step", "step", "verdict"])
 def test_what_the_environment_fails_to_play_or_grade_has_no_reward(
     monkeypatch: pytest.MonkeyPatch, play: Callable[..., Heard], where: str
 ) -> None:
@@ -104,6 +105,19 @@ def test_what_the_environment_fails_to_play_or_grade_has_no_reward(
         raise OSError("gone")
 
     monkeypatch.setattr(PhoneEnv, where, fail)
+    _, reward = play({**ROWS[0], "seed": 0}, [SEARCHING, SEARCHING, STYLE.action_of(None)])
+    assert reward is None
+
+
+@pytest.mark.parametrize("play", ALL)
+@pytest.mark.parametrize(
+    ("where", "given"),
+    [("step", StepResult(({"role": "tool", "content": None},))), ("verdict", Verdict(5.0, True))],
+)
+def test_what_an_environment_may_not_give_back_has_no_reward(
+    monkeypatch: pytest.MonkeyPatch, play: Callable[..., Heard], where: str, given: Any
+) -> None:
+    monkeypatch.setattr(PhoneEnv, where, lambda *args: given)
     _, reward = play({**ROWS[0], "seed": 0}, [SEARCHING, SEARCHING, STYLE.action_of(None)])
     assert reward is None
 

@@ -243,6 +243,30 @@ def test_an_attempt_line_is_one_line_without_values_thoughts_or_marks():
         assert style.attempt_line([thoughtful], "x") == style.attempt_line([action], "x")
 
 
+CALLED = '{"name": "make_phone_call", "arguments": {"phone_number": "5", "auth_info": {"pin": "1234"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        ("<think>\nThe customer's PIN is 1234, so", "none", "thought to the end"),
+        ("<think>\n1234\n</think>\n<think>\n1234", "none", "thought to the end"),
+        (f"<tool_call>\n{CALLED}", "malformed_json", "make_phone_call"),
+        (f"<think>\n1234\n</think>\nPIN 1234: {tag(CALLED)}", "malformed_json", "make_phone_call"),
+        (f"<tool_call>{CALLED}}}</tool_call>", "bad_args", "make_phone_call"),
+        (tag(f"{CALLED}}}") * 2, "too_many", "make_phone_call make_phone_call"),
+        (tag('{"name": "1234", "arguments": {}}'), "unknown_tool", "a call that nobody could read"),
+        (tag("{'pin': 1234"), "malformed_json", "a call that nobody could read"),
+        ("<tool_call>1234", "malformed_json", "a call that nobody could read"),
+        ("<think>\n1234\n</think>\n\nNo PIN: done.", "none", "No PIN: done."),
+    ],
+)  # fmt: skip
+def test_of_a_message_without_a_call_an_attempt_line_has_no_thought_and_no_value(text, status, told):
+    action = FULL.parse(text)
+    assert action.status == status
+    assert FULL.attempt_line([action], "x") == f"{told} => x"
+
+
 def test_the_digest_names_grammar_template_and_tools_but_no_tokenizer():
     assert FullStyle(TOOLS, ["<repo_name>"]).digest == FULL.digest
     assert FullStyle(TOOLS[:2]).digest != FULL.digest

@@ -1,6 +1,8 @@
 """One message, one judgement: verdicts on lines, feedback without hidden tests, failures of our own."""
 
 import pickle
+import re
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -115,6 +117,23 @@ def test_a_verdict_is_of_the_step_that_holds_its_line(splitter: str) -> None:
     [wrong] = [step for step in graded if step.verifier_status == "wrong"]
     assert "n = len(txt)" in wrong.text
     assert (wrong.verifier_code, wrong.verifier_message) == ("exception", "line 4 raises NameError")
+
+
+@pytest.mark.parametrize("begun", [0, 6])
+def test_an_indented_line_has_its_verdict_though_the_token_before_it_holds_its_indentation(
+    begun: int,
+) -> None:
+    r"""Byte-level tokenizers say "\n    " in one token, with which the line before ends."""
+    env, _ = played(message := block("def size(text):\n    n = len(txt)\n    return n"))
+    pieces = re.findall(r"\n[ ]*|[^\n]+", message)
+    assert pieces[5:7] == ["\n    ", "n = len(txt)"]
+    starts = list(accumulate(map(len, pieces), initial=0))[:-1]
+    borders = SPLITTERS["lines"](message)
+    steps = message_steps(
+        message, borders, starts, message_index=0, first_index=0, response_start=0, begun=begun
+    )
+    [wrong] = [s for s in graded_steps(steps, env.verdict().steps) if s.verifier_status == "wrong"]
+    assert wrong.text == "n = len(txt)\n    "
 
 
 def test_the_share_of_tests_passed_is_the_reward_if_asked_for() -> None:

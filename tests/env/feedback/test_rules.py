@@ -1,15 +1,19 @@
 """Rule feedback: from events alone, never a value, as much as the verbosity allows."""
 
 import re
+from collections import Counter
 from functools import cache
+from itertools import product
 
 import pytest
 
 from env.phone.episode.feedback import MAX_CHARACTERS, rule_feedback
+from env.phone.episode.tools import CALL
 from env.phone.scripted.policies import play_scripted
 from env.phone.world.rules import sufficient_forms
+from env.protocol import ToolCall
 from pipeline.types import Event
-from tests.env.phone.worlds import mixed_tasks, started
+from tests.env.phone.worlds import STYLE, mixed_tasks, started
 
 NEEDED = ("account_number", "email", "billing_zip")
 
@@ -55,6 +59,7 @@ PROBED = Event("probe", 1, "Billing", ("email", "full_name"))
         ([FORM, ("form_already_submitted",)], "There is one form only."),
         ([("wrong_department", "Sales", "", "Billing serves it")], "Not Sales: Billing serves it."),
         ([("wrong_department", "Sales")], "Not Sales."),
+        ([("wrong_department", "Sales", "", "Sales does not serve R2")], "form. Sales does not serve R2."),
         ([ASKED, FORM], "but no later call sent it there."),
         ([ASKED, FORM, ("locked", "Billing")], "Your form had account_number only."),
         ([("must_call_first", "Fraud", "", "Service comes first")], "Fraud: Service comes first."),
@@ -135,6 +140,24 @@ def test_feedback_never_holds_a_value(verbosity):
         assert not words & {*env.world.profile.values(), *(wrong for _, wrong in env.world.slips)}
         assert not any(re.fullmatch(r"T\d{4}", word) for word in words)
         assert len(feedback.text) <= MAX_CHARACTERS
+
+
+def test_where_lines_share_a_name_a_wrong_one_is_told_by_its_number_and_for_what():
+    """Its name alone would deny the line that is needed, or one that serves another request."""
+    told_by = Counter()
+    for task in [task for task in mixed_tasks(100, companies=30, seed=4) if task.level == 5][:20]:
+        world = started(task).world
+        names = Counter(line.name for line in world.company.departments)
+        for line, request in product(world.company.departments, world.requests):
+            env, call = started(task), {"phone_number": line.phone, "request": request.request_id}
+            events = env.step(STYLE.action_of(ToolCall(CALL, {**call, "auth_info": {}}))).events
+            if any(event.code == "wrong_department" for event in events):
+                env.step(STYLE.action_of(None))
+                who = f"{line.phone} ({line.name})" if names[line.name] > 1 else line.name
+                assert f" {who} does not serve {request.request_id}. " in env.feedback().text
+                assert line not in world.path(request)
+                told_by[names[line.name]] += 1
+    assert min(told_by[1], told_by[2]) > 10
 
 
 def test_corrective_feedback_names_the_route_of_what_is_not_served():

@@ -1,19 +1,23 @@
-"""A server's answers, and every way in which it may fail: an answer with a kind, never an exception."""
+"""A server's answers, and every way in which it may fail: an answer with a kind, unless it refuses all."""
 
 from __future__ import annotations
 
-import json
+import signal
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from env.feedback import breaker, failures, store
 from env.feedback import server as module
-from env.feedback import store
 from env.feedback.protocol import Answer, Ask
-from env.feedback.server import MAX_TRIES, Breaker, Server, ServerOptions
+from env.feedback.server import GREETING, MAX_IN_FLIGHT, MAX_REFUSED, MAX_TRIES, Server, ServerOptions
 from env.feedback.store import AnswerStore, RateLimit
+from pipeline.artifacts.signals import StopFlag, StopRequested
+from pipeline.errors import ConfigError
 from pipeline.types import FEEDBACK_FAILURES
 from tests.feedback_server import Reply, said, stub
 
@@ -91,18 +95,125 @@ def test_a_garbled_answer_is_none_after_so_many_tries(raw: bytes, tmp_path: Path
 
 
 def test_a_thought_that_took_all_the_room_is_cut_off_and_not_kept(tmp_path: Path) -> None:
-    choice = {"message": {"content": None}, "finish_reason": "length"}
-    with stub(lambda body: Reply([json.dumps({"choices": [choice]}).encode()])) as served:
+    with stub(lambda body: said(None, finish="length")) as served:
         assert answers(served.url, tmp_path)["r0"].status == "cut_off"
         assert len(served.bodies) == 1
     assert not list(tmp_path.rglob("*.json"))
 
 
-@pytest.mark.parametrize(("code", "tries"), [(500, MAX_TRIES), (429, MAX_TRIES), (404, 1), (307, 1)])
+RAW = "Okay, let me think. The user wants feedback, so first"
+GREETINGS = {
+    "plain": (said("Hello!"), "ok"),
+    "thinks": (said("They want a greeting.\n</think>\n\nHello!"), "cut_off"),
+    "parsed": (said("Hello!", reasoning_content="They want a greeting."), "cut_off"),
+    "endless": (said(RAW, finish="length"), "cut_off"),
+}
+
+
+@pytest.mark.parametrize("kind", GREETINGS)
+def test_a_text_that_was_cut_counts_only_from_a_model_that_does_not_think(kind: str, tmp_path: Path) -> None:
+    """A template that opens the thought itself leaves none of its marks in a thought that is cut off."""
+    greeting, status = GREETINGS[kind]
+
+    def reply(body: dict[str, Any]) -> Reply:
+        return greeting if body["messages"] == list(GREETING.messages) else said(RAW, finish="length")
+
+    with stub(reply) as served:
+        found = answers(served.url, tmp_path, 3)
+        assert len(served.bodies) == 4  # the model is greeted once
+    assert {(answer.status, answer.text) for answer in found.values()} == {(status, RAW)}
+    assert len(list(tmp_path.rglob("*.json"))) == (3 if status == "ok" else 0)
+
+
+def test_what_was_cut_after_the_thought_is_feedback_and_nobody_is_greeted(tmp_path: Path) -> None:
+    with stub(lambda body: said("Hm.</think>Ask for the", finish="length")) as served:
+        assert answers(served.url, tmp_path)["r0"].status == "ok"
+        assert len(served.bodies) == 1
+
+
+@pytest.mark.parametrize(("code", "tries"), [(500, MAX_TRIES), (404, 1), (307, 1)])
 def test_an_http_error_is_tried_again_only_if_that_may_help(code: int, tries: int, tmp_path: Path) -> None:
     with stub(lambda body: Reply([b'{"error": "no"}'], code)) as served:
-        assert answers(served.url, tmp_path)["r0"].status == "http_error"
+        text = f'http_error: HTTP {code}: {{"error": "no"}}'
+        assert answers(served.url, tmp_path)["r0"] == Answer("r0", "http_error", text)
         assert len(served.bodies) == tries
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_server_that_is_busy_is_waited_for_as_long_as_it_asks(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[float]()
+    monkeypatch.setattr(Server, "_pause", lambda self, seconds: waits.append(seconds))
+    monkeypatch.setattr(breaker, "FAILURES", 100)
+    replies = iter(
+        [*(Reply([], code, later=later) for later in ("7", "86400", "", "soon", "9")), said("there")]
+    )
+    with stub(lambda body: next(replies)) as served:
+        assert answers(served.url, tmp_path)["r0"].text == "there"
+    assert [seconds for seconds in waits if seconds > 1] == [7.0, failures.MAX_WAIT_SECONDS, 9.0]
+    assert len(waits) == 5 > MAX_TRIES
+
+
+def test_an_outage_loses_no_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breaker, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(breaker, "POLL_SECONDS", 0.001)
+    with stub(lambda body: said("there") if len(served.bodies) > 25 else Reply([b"down"], 500)) as served:
+        found = answers(served.url, tmp_path, 40)
+    assert {answer.status for answer in found.values()} == {"ok"}
+    assert len(served.bodies) == 65
+
+
+def refusal(code: int) -> Callable[[dict[str, Any]], Reply]:
+    """Returns replies that refuse each attempt but the first, and tell the key."""
+    reason = b"no\nsuch \x1b[31m thing for sk-canary: " + b"x" * 5000
+
+    def reply(body: dict[str, Any]) -> Reply:
+        return said("fine") if body["messages"][0]["content"] == "attempt 0" else Reply([reason], code)
+
+    return reply
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 422])
+def test_a_server_that_refuses_the_first_asks_ends_the_stage_with_its_reason(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    with stub(refusal(code)) as served:
+        server = Server(ServerOptions(served.url, "feedback"), tmp_path)
+        server.ask(asks(100)[1:])
+        with pytest.raises(ConfigError, match="vdapo check-feedback") as raised:
+            all(iter(lambda: server.collect(wait=True), []))
+        assert len(served.bodies) <= MAX_REFUSED + 2 * MAX_IN_FLIGHT
+    said_of_it = str(raised.value)
+    assert f"HTTP {code}: no such \u241b[31m thing for ***: xxx" in said_of_it
+    assert "canary" not in said_of_it
+    assert said_of_it.count("x") > 400
+    assert len(said_of_it) < failures.MAX_REASON_BYTES + 400
+
+
+@pytest.mark.parametrize("before", ["", " " * 490, "sk-canary", "x" * 490, "x" * 499])
+def test_no_part_of_the_key_is_left_of_what_a_server_says(before: str) -> None:
+    body = f"{before}sk-canary".encode()
+    for end in range(len(body) + 1):
+        reason = failures._reason(iter([body[:end], b""]), "sk-canary")
+        assert "sk-c" not in reason
+        assert len(reason) <= failures.MAX_REASON_BYTES
+    assert failures._reason(iter([b"caf\xc3", b"\xa9\nis", b" shut"]), "") == "caf\u00e9 is shut"
+
+
+def test_a_server_that_has_answered_refuses_single_asks_unless_it_refuses_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_IN_FLIGHT", 1)
+    with stub(refusal(400)) as served:
+        for _ in range(2):  # the second time the answer is there already, and counts as one
+            found = answers(served.url, tmp_path, 20)
+            assert found.pop("r0").status == "ok"
+            assert {answer.status for answer in found.values()} == {"http_error"}
+            assert all("HTTP 400: no such" in answer.text for answer in found.values())
+    with stub(refusal(401)) as served, pytest.raises(ConfigError, match="HTTP 401"):
+        answers(served.url, tmp_path, 20)
 
 
 def test_a_server_that_fails_for_a_while_is_waited_for(tmp_path: Path) -> None:
@@ -126,34 +237,49 @@ def test_a_server_that_is_slow_or_drips_has_timed_out(reply: Reply, tmp_path: Pa
         assert answers(served.url, tmp_path, timeout_s=0.2)["r0"].status == "timeout"
 
 
-def test_ten_megabytes_are_not_read_and_no_body_of_an_error_is(tmp_path: Path) -> None:
+def test_ten_megabytes_are_not_read_and_no_body_of_an_error_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with stub(lambda body: Reply([b'{"x": "' + b"x" * 2**20] * 10)) as served:
         assert answers(served.url, tmp_path)["r0"].status == "too_large"
         assert len(served.bodies) == 1
-    with stub(lambda body: Reply([b"x"] * 10**6, status=400, seconds=1.0)) as served:
-        assert answers(served.url, tmp_path)["r0"] == Answer("r0", "http_error", "http_error: HTTP 400")
+    monkeypatch.setattr(failures, "REASON_SECONDS", 0.1)
+    with stub(lambda body: Reply([b"x"] * 10**6, status=400, seconds=0.05)) as served:
+        answer = answers(served.url, tmp_path)["r0"]
+    assert answer.status == "http_error"
+    assert answer.text.rstrip("x") == "http_error: HTTP 400: "
+    with stub(lambda body: Reply([b"x"], status=400, seconds=1.0)) as served:  # its reason comes too late
+        answer = answers(served.url, tmp_path, timeout_s=0.2)["r0"]
+    assert answer == Answer("r0", "http_error", "http_error: HTTP 400")
 
 
-def test_a_server_that_is_down_is_left_alone_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_stays_down_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_IN_FLIGHT", 1)
+    monkeypatch.setattr(breaker, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(breaker, "POLL_SECONDS", 0.001)
     tries: list[Ask] = []
     call = Server.call
     monkeypatch.setattr(Server, "call", lambda self, ask: tries.append(ask) or call(self, ask))
-    found = answers(DOWN, tmp_path, 20)
+    found = answers(DOWN, tmp_path, 200)
     assert {answer.status for answer in found.values()} == {"unreachable"} <= set(FEEDBACK_FAILURES)
-    assert len(tries) == module.BREAKER_FAILURES * MAX_TRIES
+    assert "not sent: no answer" in found["r199"].text
+    assert len(tries) < 50
 
 
-def test_the_breaker_opens_after_failures_running_and_closes_with_an_answer() -> None:
-    breaker = Breaker(failures=2, seconds=1000.0)
-    for answered, is_open in ((False, False), (True, False), (False, False), (False, True), (True, False)):
-        breaker.note("" if answered else "timeout")
-        assert breaker.open_for() == ("timeout" if is_open else "")
-    over = Breaker(failures=1, seconds=0.0)
-    over.note("timeout")
-    assert not over.open_for()
+def test_a_signal_ends_the_wait_for_a_server_and_all_that_is_asked_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SIGN_SECONDS", 0.01)
+    flag, before = StopFlag(), set(threading.enumerate())
+    server = Server(ServerOptions(DOWN, "feedback"), tmp_path)
+    server.ask(asks(50))
+    with flag.installed():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(StopRequested, match="SIGTERM"):
+            server.collect(wait=True)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=5)
+        assert not thread.is_alive()
 
 
 def test_a_defect_reaches_whoever_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

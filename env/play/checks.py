@@ -1,0 +1,81 @@
+"""What environments give back, before it counts: one that breaks its promise fails its episode, not a stage.
+
+Each check returns what is wrong in words, or "". A table would refuse it a whole shard later, or store it.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, get_args
+
+from env.feedback_tool.calls import NAME
+from env.feedback_tool.reward import MAX_CALLS, tool_reward
+from env.protocol import StepResult, Tools
+from pipeline.tables import MESSAGE_KEYS
+from pipeline.types import Feedback, Message, Verdict, VerifierStatus
+
+_ROLES = ("system", "user", "assistant", "tool")
+_STATUSES: tuple[str, ...] = get_args(VerifierStatus)
+_LOWEST = tool_reward(0.0, 1.0, MAX_CALLS)
+"""Of a reward, where calls for feedback have a price; else 0."""
+
+
+def messages_problem(messages: Sequence[Message]) -> str:
+    """Checks what an environment says: keys that are stored, roles that are rendered, Unicode text."""
+    for number, message in enumerate(messages, start=1):
+        if not {"role", "content"} <= set(message) <= set(MESSAGE_KEYS):
+            allowed = f"role and content, perhaps {', '.join(MESSAGE_KEYS[2:])}"
+            return f"message {number} has keys {sorted(message)}; allowed: {allowed}"
+        if message["role"] not in _ROLES:
+            return f"message {number} has role {message['role']!r}; allowed: {', '.join(_ROLES)}"
+        if not _are_texts(message["content"], message.get("tool_call_id", "")) or not _is_json(message):
+            return f"message {number} holds what is no Unicode text: {ascii(message)[:100]}"
+    return ""
+
+
+def step_problem(result: StepResult) -> str:
+    """Checks what a message led to."""
+    for event in result.events:
+        texts = (event.code, event.target, event.detail, *event.fields)
+        if not _are_texts(*texts) or not isinstance(event.turn, int):
+            return f"an event is {ascii(event)[:100]}; allowed: Unicode texts, and a turn"
+    if not _are_texts(result.infra_error or ""):
+        return f"infra_error is a {type(result.infra_error).__name__}; allowed: text"
+    return messages_problem(result.messages)
+
+
+def verdict_problem(verdict: Verdict, tools: Tools) -> str:
+    """Checks a grade: a reward, or a kind of failure; `tools` are the environment's."""
+    if verdict.infra_error is not None:
+        return "" if _are_texts(verdict.infra_error) else "infra_error is no text"
+    if verdict.reward is None:
+        return "reward is None, and infra_error does not say why"
+    lowest = _LOWEST if any(tool["function"]["name"] == NAME for tool in tools) else 0.0
+    if not isinstance(verdict.reward, Real) or not lowest <= verdict.reward <= 1:  # NaN is in no range
+        return f"reward is {verdict.reward!r}; allowed: {lowest:g} to 1"
+    if not isinstance(verdict.cost, Real) or not 0 <= verdict.cost < math.inf:
+        return f"cost is {verdict.cost!r}; allowed: 0 and above"
+    for step in verdict.steps:
+        is_placed = isinstance(step.message_index, int) and isinstance(step.char_start, int)
+        if step.status not in _STATUSES or not is_placed or not _are_texts(step.code, step.message):
+            return f"a step's verdict is {ascii(step)[:100]}; allowed: {', '.join(_STATUSES)}, places, texts"
+    return ""
+
+
+def feedback_problem(feedback: Feedback | None) -> str:
+    """Checks what is said of a failed attempt."""
+    is_text = feedback is None or _are_texts(feedback.text, feedback.source)
+    return "" if is_text else "it holds what is no Unicode text"
+
+
+def _are_texts(*values: Any) -> bool:
+    return all(isinstance(value, str) and _is_json(value) for value in values)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # a surrogate alone is no text
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
