@@ -65,7 +65,8 @@ def plan(start: Start[Config]) -> Plan[Work]:
             "critic_report.tasks_per_split), or more clusters among them"
         )
     fitted = fitted_rollouts(start, settings.fit_tasks)
-    size = start.config.run.per_shard(settings.rollouts_per_task)
+    steps = offer_of(start.config.tasks.environment).steps_at_most(start.config.tasks)
+    size = start.config.run.per_shard(settings.rollouts_per_task(steps))
     shards, fitted_shards = in_shards(tasks, size), in_shards(fitted, size)
     check_installed(start.config, engine=True, feedback=True)
     return Plan(

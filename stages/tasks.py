@@ -61,7 +61,7 @@ def as_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 STAGE = Stage(
     name="tasks",
-    code_version=2,
+    code_version=3,
     inputs=lambda config: (),
     sections=("tasks",),
     files=lambda config: config.tasks.read_files,

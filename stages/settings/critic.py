@@ -5,8 +5,6 @@ from typing import Literal
 from pipeline.settings import Section, setting
 
 EVIDENCE = "docs/results.md, critics: three seeds of a model of 1.1M parameters, nothing larger yet"
-STEPS_OF_A_ROLLOUT = 4
-"""Of which the size of an audit's shard follows (start value)."""
 
 
 class Labels(Section):
@@ -99,7 +97,6 @@ class CriticReport(Section):
         400, "audited rollouts that are probed; 0 measures none", ge=0, advanced=True
     )
 
-    @property
-    def rollouts_per_task(self) -> int:
-        """Rollouts and continuations of an audited task, about."""
-        return (1 + self.guided) * (self.draws + STEPS_OF_A_ROLLOUT * self.num_continuations)
+    def rollouts_per_task(self, steps: int) -> int:
+        """Returns the rollouts and continuations of an audited task whose rollouts have so many steps."""
+        return (1 + self.guided) * (self.draws + steps * self.num_continuations)

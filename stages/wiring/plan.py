@@ -19,7 +19,7 @@ from stages.wiring.plan_critic import critic_words
 from stages.wiring.plan_feedback import texts_of
 from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
-from stages.wiring.plan_tables import memory_table, work_table
+from stages.wiring.plan_tables import guess_of, memory_table, work_rows, work_table
 from stages.wiring.plan_work import work_of
 
 
@@ -48,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
         f"replica; processes that play: {num_players(config.engine)}"
     )
     console.print(memory_table(memory))
+    for line in _idle_gpus(config):
+        console.print(line, style="bold")
     work = work_of(config, *_parameters(config))
-    console.print(work_table({entry.stage: entry.figures for entry in work}))
+    console.print(work_table(work_rows(config, work)))
     if config.rollouts.solutions is not None:
         console.print("not above: what training on recorded rollouts takes, whose file is not read")
     if config.feedback.kind != "rules":
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         console.print(critic_words(config, work))
     if arms := config.comparison.arms:
         title = f"comparison of {len(arms)} arms with {len(config.comparison.seeds)} seeds each, at most"
-        console.print(work_table(work_of_comparison(config, _parameters), title))
+        console.print(work_table(work_of_comparison(config, _parameters), title + guess_of(config)))
     row = min(config.row_tokens, positions)
     misfits = _unused_gpus(config) + _no_room_for_a_row(config, memory, row, shapes["policy"].cache_entries)
     misfits += [_misfit(config, memory, name) for name in memory.phases if not memory.fits(name)]
@@ -73,6 +75,16 @@ def _parameters(config: Config) -> tuple[int, int]:
     """Returns the parameters of policy and critic."""
     policy = model_config(config)
     return shape_of(policy).parameters, shape_of(critic_config(config, policy)).parameters
+
+
+def _idle_gpus(config: Config) -> list[str]:
+    """Returns whose settings leave GPUs without work."""
+    there = config.hardware.num_gpus
+    return [
+        f"idle: {there - number} of {there} GPUs, as {name} = {number}"
+        for name, number in config.gpus_wanted(engine=True, training=True).items()
+        if number < there
+    ]
 
 
 def _unused_gpus(config: Config) -> list[str]:

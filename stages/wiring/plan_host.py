@@ -10,6 +10,8 @@ from pipeline.planner.processes import Processes
 from stages.settings import Config
 
 WAITING = "trainer, while the engine works"
+LOCKED = "trainer's locked buffers"
+"""Into which it has left once: they stay while it is back on its GPUs (`HostBuffers`)."""
 ELSEWHERE = ("generation", "reference pass", "hand-off", "value update")
 """Phases in which the trainer has left GPUs that are shared."""
 
@@ -22,7 +24,8 @@ def beside(phase: Phase, others: Mapping[str, int], but: str = "") -> Phase:
 
 def staying(host: Mapping[str, int], name: str) -> dict[str, int]:
     """Returns what of `host_bytes` lies there in a phase."""
-    return {part: size for part, size in host.items() if part != WAITING or name in ELSEWHERE}
+    absent = [LOCKED if name in ELSEWHERE else WAITING] if name != "trainer start" else [LOCKED, WAITING]
+    return {part: size for part, size in host.items() if part not in absent}
 
 
 def with_processes(phase: Phase, host: Mapping[str, int], own: Processes, config: Config) -> Phase:
@@ -43,11 +46,14 @@ def host_bytes(config: Config, shape: Shape, how: Training, update: Phase) -> di
         parts["engine's copy"] = (2 if config.engine.dtype == "bfloat16" else 4) * shape.parameters
     if config.engine.shared_gpus and config.hardware.num_gpus:
         parts[WAITING] = standing_bytes(update) * how.num_ranks
-    return parts
+        kept = ["optimizer", "weights"]
+        if how.zero_stage == 3 and not how.forward.lora_rank:  # their memory is DeepSpeed's, made anew
+            kept = ["optimizer"]
+        parts[LOCKED] = sum(update.device.get(part, 0) for part in kept) * how.num_ranks
+    return {part: size for part, size in parts.items() if size}
 
 
 def checkpoint_bytes(held: Mapping[str, int], policy: Any, how: Training) -> dict[str, int]:
     """Returns what lies in host memory while ranks write a checkpoint; the trainer is on its GPUs."""
-    kept = {name: size for name, size in held.items() if name != WAITING}
     written = 12 * how.trained(policy)
-    return {**kept, "parts being written": min(how.num_ranks * PART_BYTES, written)}
+    return staying(held, "checkpoint") | {"parts being written": min(how.num_ranks * PART_BYTES, written)}

@@ -75,13 +75,14 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
     awake = left | {"trainer": standing_bytes(update)}
     if config.engine.kind == "vllm" or how.backend == "deepspeed":
         handed = {"weights handed over, fp32": 4 * shape.parameters} if how.backend == "deepspeed" else {}
-        phases["hand-off"] = beside(Phase({}, host | handed), awake)
+        phases["hand-off"] = beside(Phase({}, staying(host, "hand-off") | handed), awake)
     if how.backend == "deepspeed":
         phases["checkpoint"] = beside(Phase({}, checkpoint_bytes(host, policy, how)), awake)
     if config.actor.credit.mode == "actor_critic":
         head = training_phase(policy, how, "critic")
         phases["value update"] = beside(head, left)
         kept = {} if shared else {"value head": standing_bytes(head)}
+        host |= {"value head": standing_bytes(head) * how.num_ranks} if shared else {}
         phases |= {name: beside(phase, kept) for name, phase in phases.items() if name != "value update"}
     if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
         frozen = scoring_phase(

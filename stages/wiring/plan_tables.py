@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from env.catalog import offer_of
 from pipeline.planner.memory import GIB
+from stages.settings import Config
 from stages.wiring.plan_memory import Memory
+from stages.wiring.plan_work import Work, work_of
 
 
 def memory_table(memory: Memory) -> Table:
@@ -21,6 +24,23 @@ def memory_table(memory: Memory) -> Table:
         fits = f"{left:.2f} left" if memory.fits(name) else "DOES NOT FIT"
         table.add_row(name, f"{phase.device_bytes / GIB:.2f}", fits, parts)
     return table
+
+
+def work_rows(config: Config, work: Sequence[Work]) -> dict[str, tuple[float, ...]]:
+    """Returns a run's rows of `work_table`; where steps are a guess, those say so that grow with them."""
+    longer = work_of(config, more_steps=1)
+    return {
+        one.stage + guess_of(config) * (one.rollouts < other.rollouts): one.figures
+        for one, other in zip(work, longer, strict=True)
+    }
+
+
+def guess_of(config: Config) -> str:
+    """Returns how many steps each rollout is reckoned to have, in words; empty where a spec bounds them."""
+    offer = offer_of(config.tasks.environment)
+    if offer.splitter == "message":
+        return ""
+    return f", at {offer.steps_at_most(config.tasks)} {offer.splitter} a rollout"
 
 
 def work_table(work: Mapping[str, Sequence[float]], title: str = "at most") -> Table:

@@ -23,11 +23,12 @@ class Work:
     sampled_tokens: int = 0
     trained_tokens: int = 0
     model_bytes: int = 0
+    keeps_tokens: bool = True  # of what it samples
 
     @property
     def stored_gb(self) -> float:
         """GB of rollouts and models."""
-        return (self.sampled_tokens * TOKEN_BYTES + self.model_bytes) / 1e9
+        return (self.sampled_tokens * TOKEN_BYTES * self.keeps_tokens + self.model_bytes) / 1e9
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -35,9 +36,13 @@ class Work:
         return self.rollouts, self.sampled_tokens, self.trained_tokens, self.stored_gb
 
 
-def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
-    """Returns what each stage samples, at the longest response, and trains, of so many parameters."""
-    steps = offer_of(config.tasks.environment).steps_at_most(config.tasks)
+def work_of(config: Config, policy: int = 0, critic: int = 0, more_steps: int = 0) -> list[Work]:
+    """Returns what each stage samples, at the longest response, and trains, of so many parameters.
+
+    The actor's looks at val and the refreshes of its critic are beside it. `more_steps` are those of each
+    rollout beyond what its environment reckons with.
+    """
+    steps = offer_of(config.tasks.environment).steps_at_most(config.tasks) + more_steps
     response, sft, actor, report = (
         config.sampling.max_response_tokens, config.sft, config.actor, config.critic_report
     )  # fmt: skip
@@ -46,7 +51,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     rollouts, labels, critic_tokens = work_before_a_critic(config, num_tasks, steps)
 
     tasks = audited_tasks(config)
-    each = tasks * (1 + report.guided) * (report.draws + steps * report.num_continuations)
+    each = tasks * report.rollouts_per_task(steps)
     siblings = min(report.sibling_sets, tasks) * SIBLING_SIZE * (1 + report.num_continuations)
     audit = each + siblings + report.fit_tasks * steps * report.num_continuations
 
@@ -57,6 +62,9 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
     sampled = trained * (1 + actor.max_refills) * (1 + tried_of(actor, steps)) + checked
     leaves = actor.credit.branching if actor.credit.mode == "tree_rpo" else 1
     trainers = 1 + (actor.credit.mode == "actor_critic")  # of the policy and of its value head
+    looks = (1 + -(-actor.num_iterations // actor.evaluate_every)) * min(
+        actor.evaluate_tasks, config.tasks.num_held_out
+    )
     held_out = len(config.held_out) * config.tasks.num_held_out
     evaluated = held_out * 2 * (config.evaluation.draws * NUM_ATTEMPTS + 1)
 
@@ -74,7 +82,8 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
         Work("labels", labels, labels * response),
         Work("critic", 0, 0, critic_tokens, TRAINED_BYTES * critic),
         Work("critic_report", audit, audit * response),
-        *([Work("stored", 0, 0, stored, TRAINED_BYTES * policy)] * has_stored),
+        # A look that is kept is exported, and a checkpoint saved, before the former one goes.
+        *([Work("stored", 0, 0, stored, (TRAINED_BYTES + EXPORT_BYTES) * policy)] * has_stored),
         Work(
             "actor",
             sampled,
@@ -82,6 +91,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0) -> list[Work]:
             trained * leaves * actor.passes * response * trainers,
             (EXPORT_BYTES + (TRAINED_BYTES - EXPORT_BYTES) * trainers) * policy,
         ),
+        Work("looks", looks, looks * response, keeps_tokens=False),
         Work("evaluation", evaluated, evaluated * response),
         Work(
             "refresh",

@@ -12,6 +12,7 @@ from critics.drift.state import DriftState
 from pipeline.artifacts.runner import Start
 from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.planner.processes import CONTEXT_BYTES, GIB
 from stages.settings import Config
 from stages.settings.credit import VDapo
 from stages.wiring.refusals import override_words, stamp_of
@@ -56,8 +57,9 @@ def refreshed(
 ) -> DriftState:
     """Returns the watch's state after a critic was made for these weights, or could not be.
 
-    Its stages ask for the GPUs, so the caller must hold nothing on them. Raises ArtifactError if one of them
-    failed, or this critic is refused; the same call goes on from what was made.
+    Its stages ask for the GPUs, so the caller must hold nothing on them, but for the context that a process
+    keeps. Raises ArtifactError if one of them failed, or this critic is refused; the same call goes on from
+    what was made.
     """
     home, name = policy.parents[1], policy.name
     settings, credit = config.model_dump(mode="json"), config.actor.credit
@@ -67,6 +69,8 @@ def refreshed(
     tasks = credit.drift.refresh_tasks or config.rollouts.num_tasks or None
     settings["sft"] |= {"base": str(policy), "num_updates": 0, "data": None}  # its weights as they are
     settings["rollouts"] |= {"num_tasks": tasks, "solutions": None}  # its own rollouts alone
+    wanted = config.hardware.gpu_memory_gib - CONTEXT_BYTES / GIB  # of this process, for as long as it lives
+    settings["hardware"]["gpu_memory_gib"] = max(0.0, wanted)
     file = write_config(settings, home, name)
     for stage in STAGES:
         code = finish_stage(stage, file, stop_if_asked)

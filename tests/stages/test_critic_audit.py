@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from env.phone.world.levels import most_turns
+from pipeline.errors import ArtifactError
 from stages.wiring.audit import in_fixed_order
 
 STAGES = ("tasks", "sft", "rollouts", "labels", "critic")
@@ -39,6 +41,21 @@ def test_an_audit_without_a_usable_state_names_the_cause(
     assert says in error
     assert "continuations 0 could be graded" in error
     assert following in error
+
+
+def test_a_shard_of_an_audit_has_as_many_rollouts_as_are_asked_for(chain, tmp_path):
+    """At as many steps as the plan reckons with: a kill costs no more than `run.rollouts_per_shard`."""
+    steps = most_turns([1])
+    assert steps > 4
+    each = 2 * (2 + 2 * steps)  # bare and guided, two rollouts and two continuations of each state of one
+    two, three = (chain.plan("critic_report", f"run.rollouts_per_shard={3 * each - n}") for n in (1, 0))
+    assert [len(plan.items[0]) for plan in (two, three)] == [2, 3]
+    three.fix(tmp_path, {"stage": "critic_report"})
+    three.fix(tmp_path, {"stage": "critic_report"})
+    with pytest.raises(
+        ArtifactError, match=r"former run\.rollouts_per_shard, or make critic_report SET=--fresh"
+    ):
+        two.fix(tmp_path, {"stage": "critic_report"})  # of an audit half done
 
 
 @pytest.mark.slow

@@ -125,6 +125,18 @@ def test_qwen3_8b_on_80_gb_takes_what_arithmetic_says():
     assert taken.live == generation["key-value cache"] // (147_456 * 1536)
     parked = phases["hand-off"].host["trainer, while the engine works"]
     assert parked == pytest.approx(8 * (2 * count + 16 * count / 8), rel=1e-6)
+    # The buffers that it left to stay locked while it is back: all but the gradients, which have none.
+    for name in ("actor update", "optimizer's step", "checkpoint"):
+        held = phases[name].host["trainer's locked buffers"]
+        assert held == pytest.approx(8 * (2 * count + 12 * count / 8), rel=1e-6)
+        assert held > 213 * GIB
+    assert not [
+        name for name in ("trainer start", "hand-off") if "trainer's locked buffers" in phases[name].host
+    ]
+    apart = memory(EIGHT_80, "engine.shared_gpus=false")[1]["actor update"]
+    assert set(phases["actor update"].host) - set(apart.host) == {"trainer's locked buffers"}
+    joint = memory(EIGHT_80, "actor.credit={mode: actor_critic}")[1]
+    assert joint["actor update"].host["value head"] == pytest.approx(parked, rel=1e-5)
     # A larger critic is divided as the policy is; on the first GPU the frozen one scores in fp32.
     count = PARAMETERS["1.7b"]
     taken, phases = memory(EIGHT_80, "critic.trunk=models/Qwen3-1.7B")
@@ -153,7 +165,7 @@ def test_qwen3_8b_on_24_gb_takes_what_arithmetic_says():
     assert all("weights handed over, fp32" not in phases[n].host for n in phases if n != "hand-off")
     checkpoint = phases["checkpoint"].host
     assert checkpoint["parts being written"] == 8 * 2 * 10**9
-    assert "trainer, while the engine works" not in checkpoint
+    assert not {"trainer, while the engine works", "trainer's locked buffers"} & set(checkpoint)
     assert phases["checkpoint"].device == phases["hand-off"].device
     assert memory(ONE_GPU)[1]["checkpoint"].host["parts being written"] == 2 * 10**9
     assert "checkpoint" not in memory(DEMO)[1]
@@ -205,6 +217,7 @@ def test_a_comparison_costs_what_its_runs_do_with_shared_stages_once(plan):
     assert found["actor"][0] == actors
     looks = 3 * 400 * (2 * 5 + 6 + 3 + 2 * 7 + 8 + 2 * 11 + 4)
     assert found["looks"] == (looks, looks * 512, 0, 0)
+    assert alone["looks"].rollouts == 400 * 5
     assert "evaluation" not in found
     assert "comparison of 10 arms with 5 seeds each" in plan(0, str(path))
 
@@ -312,6 +325,9 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
     few = work(*more, "actor.credit.drift.react=refresh_first", "actor.credit.drift.refresh_tasks=10")
     assert few["refresh"].rollouts < chain
     assert "refresh" not in plain  # nothing is checked
+    # Before iterations 0, 4, 8 and 12, and at the end; of all val tasks that there are.
+    assert plain["looks"].figures == (40 * 5, 40 * 5 * 512, 0, 0)
+    assert work(*overrides, "actor.evaluate_every=1", "actor.evaluate_tasks=7")["looks"].rollouts == 7 * 16
     twice = work(*overrides, "actor.passes=2")["actor"]
     assert (twice.rollouts, twice.trained_tokens) == (
         plain["actor"].rollouts,
@@ -374,6 +390,38 @@ def test_no_audit_of_a_shipped_configuration_for_gpus_is_dearer_than_its_actor(p
     assert audited_tasks(config) >= needed
 
 
+def test_what_grows_with_steps_that_nothing_bounds_says_how_many_it_is_of(plan):
+    """An audit continues every line of an answer, and models write more lines than the plan reckons with."""
+
+    def rows(path, *overrides):
+        printed = plan(0, path, *overrides)
+        return [line.split("│")[1].strip() for line in printed.splitlines() if line.count("│") == 8], printed
+
+    at = ", at 12 lines a rollout"
+    others = ["sft", "rollouts", "looks", "evaluation", "all", "critic", "labels"]
+    code, _ = rows(CODE)
+    assert set(code) == {*others, *(stage + at for stage in ("critic_report", "actor", "refresh"))}
+    unchecked = "actor.credit.drift={paid_every: 0, react: never}"
+    arms = "comparison={arms: {v_dapo: {}, other: {actor.learning_rate: 1.0e-5}}}"
+    code, printed = rows(CODE, unchecked, arms)
+    assert set(code) >= {"actor", f"critic_report{at}"}
+    assert f"seeds each, at most{at}" in " ".join(printed.split())
+    assert not [row for row in rows(ONE_GPU)[0] if "a rollout" in row]  # a step is a message, of so many
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("hardware={num_gpus: 8, gpu_memory_gib: 77, host_memory_gib: 900}",), 7),
+        (("engine.replicas=2", "training.num_ranks=2", "hardware.num_gpus=2"), 0),
+    ],
+)
+def test_gpus_without_work_are_named(plan, overrides, said):
+    idle = [line for line in plan(0, ONE_GPU, *overrides).splitlines() if line.startswith("idle: ")]
+    names = ("engine.replicas x engine.tensor_parallel", "training.num_ranks")
+    assert idle == [f"idle: {said} of 8 GPUs, as {name} = 1" for name in names if said]
+
+
 def test_the_plan_shows_each_stages_share(plan):
     planned = work("sft.num_updates=0", "sft.base=a model").values()
     rollouts = sum(entry.rollouts for entry in planned)
@@ -390,4 +438,6 @@ def test_rollouts_take_disk_by_their_tokens_and_models_by_their_parameters():
     # Exported in fp32; of a trained one two checkpoints too, and one on its way, each with two moments.
     assert found["sft"].stored_gb == pytest.approx(4 + 3 * 12)
     assert found["critic"].stored_gb == pytest.approx(0.4 + 3 * 1.2)
+    # A better look is exported, and a checkpoint of it saved, before the former one goes.
+    assert found["stored"].stored_gb == pytest.approx(2 * 4 + 3 * 12)
     assert work("sft.num_updates=0", "sft.base=a model", policy=10**9)["sft"].stored_gb == pytest.approx(4)

@@ -18,8 +18,9 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.signals import StopRequested
 from pipeline.artifacts.start import identity_of
 from pipeline.config import load_config
-from pipeline.errors import ArtifactError, ExitCode
+from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.hardware import check_gpus
+from pipeline.planner.processes import CONTEXT_BYTES, GIB
 from stages.actor import STAGE
 from stages.settings import Config
 from stages.wiring.arm_costs import link_with_refreshes, refresh_costs
@@ -88,6 +89,26 @@ def test_an_actor_that_was_to_start_with_a_critic_of_its_own_needs_one(tmp_path,
     assert not {"critic", "critic_report"} & set(STAGE.inputs(settings))  # of the starting policy
     config = load_config(Config, tmp_path / "refresh" / "00000-01234567.yaml", [])
     assert config.rollouts.num_tasks == 9
+
+
+def test_a_refresh_asks_for_what_the_actors_own_context_leaves_of_a_gpu(tmp_path, monkeypatch):
+    """The actor waits for it, and CUDA's context stays with a process for as long as it lives."""
+    asked: list[float] = []
+
+    def finish(stage, file, _):
+        asked.append(load_config(Config, file, []).hardware.gpu_memory_gib)
+        check_gpus(1, asked[-1], {})  # as every stage does first; raises ConfigError
+        return ExitCode.QUALITY
+
+    monkeypatch.setattr("pipeline.hardware.free_gpu_memory", lambda: [23 - CONTEXT_BYTES / GIB])
+    monkeypatch.setattr("stages.wiring.refresh.finish_stage", finish)
+    with pytest.raises(ConfigError, match=r"GPU 0 has 22\.5 GiB free, hardware\.gpu_memory_gib = 23"):
+        check_gpus(1, 23.0, {})
+    for gib in (23.0, 0.0):  # 0: nothing is asked
+        settings = Config.model_validate({"hardware": {"num_gpus": 1, "gpu_memory_gib": gib}})
+        folder, state = policy_folder(tmp_path, 0, f"{gib}"), DriftState(wants_refresh=True)
+        refreshed(state, settings, folder, "", contexts=(), say=print, stop_if_asked=lambda: None)
+    assert asked == [22.5, 0.0]
 
 
 @pytest.mark.parametrize("react", ["never", "correct", "refresh_once", "refresh", "refresh_first"])
