@@ -66,7 +66,7 @@ def plan(start: Start[Config]) -> Plan[Work | None]:
 
 STAGE = Stage(
     name="stored",
-    code_version=6,
+    code_version=7,
     inputs=inputs,
     sections=(
         *("stored", "replay.newest", "run.round", "training", "sampling", "tasks"),

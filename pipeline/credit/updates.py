@@ -164,11 +164,13 @@ class BaselineSets:
     def passes(self, passes: int, num: int, *, max_uniform_share: float, seed: int) -> list[list[Update]]:
         """Returns the updates of each pass: the first as `updates` has it, later ones cut and thinned anew.
 
-        An update with nothing to train on is in the first pass alone, so that it counts once.
+        An update with nothing to train on is there only of an iteration that has no other, so that it counts
+        once: few tasks are dealt to the first updates.
         """
         seeds = [seed, *(seed_of(seed, "pass", i) for i in range(1, passes))]
         first, *later = (self.updates(num, max_uniform_share=max_uniform_share, seed=s) for s in seeds)
-        return [first, *([update for update in of_pass if update.rollouts] for of_pass in later)]
+        trained = [[update for update in of_pass if update.rollouts] for of_pass in (first, *later)]
+        return trained if trained[0] else [first[:1], *trained[1:]]
 
     def metrics(self, continuations: Sequence[Rollout] = ()) -> dict[str, float]:
         """Returns what the iteration looks like, under the names that verl and TRL users know.

@@ -79,7 +79,8 @@ class VDapo:
     variance; dead zone, clips, gate and critic error add bias.
 
     Attributes:
-        loss: what it asks of the loss; the KL keeps the actor where the critic was judged.
+        loss: what it asks of the loss; the KL keeps the actor near the policy that it begins with. After a
+            stored phase that is another one than the critic was judged on.
         alpha: weight of the step part; 0 leaves the group part alone.
         lam: trace decay per step. At 1 both parts are one signal: use less, or `step_only`.
         adv_rmse: the critic's error on advantages, from its gate.

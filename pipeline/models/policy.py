@@ -116,6 +116,8 @@ def _load_model(folder: Path) -> Any:
             f"the weights in {folder} do not fill the model of its config.json: {missing[:3]} of "
             f"{len(missing)} missing or of another shape. Make it again, or name another folder"
         )
+    # A base's defaults of sampling are not used, and some that load cannot be saved.
+    model.generation_config = GenerationConfig()
     return model.eval()
 
 

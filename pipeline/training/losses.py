@@ -88,7 +88,8 @@ def _policy_loss(
     metrics = {"engine_gap": (weight * gap.abs()).sum()}
     total = policy_sum = (weight * torch.exp(gap).clamp(max=_MAX_ENGINE_WEIGHT) * terms).sum()
     if options.kl > 0:
-        kl = (weight * k3(logprobs, batch.columns["ref_logprobs"][at])).sum()
+        kl_weight = batch.columns["kl_weight"][at] if "kl_weight" in batch.columns else weight
+        kl = (kl_weight * k3(logprobs, batch.columns["ref_logprobs"][at])).sum()
         total = total + options.kl * kl
         metrics["ref_kl"] = kl.detach()
     with torch.no_grad():

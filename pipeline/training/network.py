@@ -73,9 +73,10 @@ class Network(torch.nn.Module):
         with torch.autocast(device.type, self._autocast, enabled=self._autocast is not None):
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.head_only):
                 hidden = run_packed(self.model.base_model, batch.token_ids, Packing(batch.lengths, device))
-            if self._head == "critic":
-                return {"scores": self.model.score(hidden).float()}
-            return {"logprobs": self._logprobs(hidden, batch)}
+            if self._head == "policy":
+                return {"logprobs": self._logprobs(hidden, batch)}
+        score = self.model.score  # by its own precision: in bf16 a score of 3 has steps of .016
+        return {"scores": score(hidden.to(score.weight.dtype)).float()}
 
     def _logprobs(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Returns [N] as `Trainer.forward` says: the output layer is a large share of the work."""

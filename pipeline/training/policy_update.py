@@ -33,7 +33,21 @@ def update_rows(
         columns["engine_logprobs"] = [*engine, *columns["old_logprobs"][num_sampled:]]
     metrics = metrics | update.stripped_shares(credit.loss.aggregation)
     weights = update.token_weights(credit.loss.aggregation)
+    if update.stripped:
+        columns["kl_weight"] = _of_sampled(update, weights)
     return policy_rows(update.rollouts, advantages, weights, columns), metrics, state
+
+
+def _of_sampled(update: Update, weights: Sequence[float]) -> list[np.ndarray]:
+    """Returns [len(response)] of each rollout: weights by which a KL is a mean over what the policy sampled.
+
+    k3 is an estimate on those alone. Stripped tokens are what training makes likely, far from the reference.
+    """
+    num_sampled = len(update.rollouts) - len(update.stripped)
+    masks = [np.asarray(r.loss_mask, np.float64) for r in update.rollouts]
+    sampled = [mask * (i < num_sampled) * weights[i] for i, mask in enumerate(masks)]
+    share = sum(float(mask.sum()) for mask in sampled)
+    return [mask / share if share else mask for mask in sampled]
 
 
 def more_logprobs(

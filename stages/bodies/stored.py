@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -39,12 +40,11 @@ def make(start: Start[Config], work: Work | None) -> None:
     examples, stamp = _examples(start, work, policy)
     objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
     trainer = make_policy_trainer(start.config, policy, learning_rate=lambda done: settings.learning_rate)
-    if settings.objective.estimates:  # by the weights that it starts from, so before any checkpoint's
-        examples = replace(
-            examples,
-            train=with_own_logprobs(trainer, examples.train),
-            held_out=with_own_logprobs(trainer, examples.held_out),
-        )
+    half = "bfloat16" in (start.config.engine.dtype, start.config.training.dtype)
+    if settings.objective.estimates or (half and settings.objective.judged_by_loss):
+        # By the weights that it starts from, so before any checkpoint's.
+        own = partial(with_own_logprobs, trainer, everyone=half)
+        examples = replace(examples, train=own(examples.train), held_out=own(examples.held_out))
 
     def train(places: Sequence[int]) -> dict[str, float]:
         advantages = [examples.advantages[i] for i in places]

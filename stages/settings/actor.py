@@ -51,7 +51,7 @@ class Actor(Section):
         True,
         "end with exit code 4 once KL passes .1 nats a token, or rollouts are half as long again, or half as "
         "long, as at first, or success falls three looks running while values rise "
-        "(stages/wiring/safety_stops.py), or three updates running had nothing to train on",
+        "(stages/wiring/safety_stops.py), or three iterations running had nothing to train on",
         advanced=True,
     )
 

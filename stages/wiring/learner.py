@@ -38,7 +38,7 @@ class ActorState:
     credit: dict[str, float]  # what runs from update to update
     drift: DriftState
     iterations: int = 0
-    empty_running: int = 0  # updates without anything to train on, one after another
+    empty_running: int = 0  # iterations without anything to train on, one after another
     history: History = field(default_factory=dict)  # if tasks are skipped by it
 
     @classmethod

@@ -124,7 +124,9 @@ def _misfit(config: Config, memory: Memory, name: str) -> str:
         return f"{name}: the cache holds no rollout; raise engine.memory_share or engine.tensor_parallel"
     lower: list[str] = []
     if "activations" in phase.device:
-        lower.append("lower training.micro_batch_tokens")
+        is_one_row = config.row_tokens >= config.training.micro_batch_tokens
+        longest = "sampling.max_response_tokens or prompt.max_feedback_tokens"
+        lower.append(f"lower {longest if is_one_row else 'training.micro_batch_tokens'}")
         if not config.training.recompute:
             lower.append("set training.recompute=true")
     if "optimizer" in phase.device:

@@ -49,11 +49,14 @@ def _described(folder: str, setting: str) -> Any:
 
 
 def training_of(config: Config, model: Any, row_tokens: int) -> Training:
-    """Returns how the configuration trains a model, in rows of at most so many tokens."""
-    settings, tokens = config.training, config.training.micro_batch_tokens
+    """Returns how the configuration trains a model, in rows of at most so many tokens.
+
+    A row that is longer than a micro-batch is one of its own.
+    """
+    settings = config.training
     forward = Forward(
-        tokens,
-        min(row_tokens, tokens),
+        max(settings.micro_batch_tokens, row_tokens),
+        row_tokens,
         half_products=settings.dtype == "bfloat16",
         on_gpu=config.hardware.num_gpus > 0,
         lora_rank=settings.lora_rank,

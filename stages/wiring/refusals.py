@@ -22,7 +22,7 @@ MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 rounding (fp32 here: 4e-7; healthy bf16: .01 to .02), below a stale engine."""
 INSTEAD_OF_WEAK = "stored.objective.on_weak_critic to allow, or stored.objective.kind to likelihood"
 """What the stored phase may change where it refuses a critic."""
-MAX_EMPTY_UPDATES = 3  # running; then there is nothing left to learn from, or something is broken
+MAX_EMPTY_ITERATIONS = 3  # running; then there is nothing left to learn from, or something is broken
 
 
 def contexts_of(chain: Chain, guided: str = "in_context") -> tuple[str, ...]:
@@ -140,11 +140,11 @@ def refuse_disagreement(gap: float, iteration: int, *, half_precision: bool) -> 
 
 
 def refuse_nothing_to_learn(actor: Actor, empty_running: int, iteration: int) -> None:
-    """Raises ArtifactError, code QUALITY, if too many updates running had nothing to train on."""
-    if actor.stops and empty_running >= MAX_EMPTY_UPDATES:
+    """Raises ArtifactError, code QUALITY, if too many iterations running had nothing to train on."""
+    if actor.stops and empty_running >= MAX_EMPTY_ITERATIONS:
         raise ArtifactError(
-            f"iteration {iteration}: {empty_running} updates running had nothing to train on: all rollouts "
-            "of a set succeed, or all fail. Next: other tasks, a better starting policy, or more draws; "
-            "actor.stops=false samples on",
+            f"iteration {iteration}: {empty_running} iterations running had nothing to train on: all "
+            "rollouts of a set succeed, or all fail. Next: other tasks, a better starting policy, or more "
+            "draws; actor.stops=false samples on",
             code=ExitCode.QUALITY,
         )

@@ -46,8 +46,8 @@ def reasons(history: Sequence[Mapping[str, Any]]) -> list[str]:
     kl = kl_to_start(history)
     if kl is not None and kl > MAX_KL:
         found.append(
-            f"KL to the starting policy is {kl:.3g} nats a token "
-            f"(the limit is {MAX_KL:g}), far from where any critic of it was judged"
+            f"KL to the policy that it began with is {kl:.3g} nats a token (the limit is {MAX_KL:g}), far "
+            "from where a critic of that policy was judged"
         )
     for name, words in LENGTHS.items():
         lengths = [line[name] for line in history if name in line]

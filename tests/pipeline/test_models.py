@@ -88,6 +88,16 @@ def test_a_saved_policy_opens_offline_with_plain_transformers(
     assert text == "user: hi<|im_end|>"
 
 
+def test_a_base_s_defaults_of_sampling_are_not_taken_and_need_not_be_valid(
+    policy: Policy, tmp_path: Path, tokenizer: Any
+) -> None:
+    """transformers warns when it loads these, and refuses to save them: after all of a training."""
+    defaults = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
+    (policy.folder / "generation_config.json").write_text(json.dumps(defaults), "utf-8")
+    save_policy(load_policy(policy.folder).model, tokenizer, tmp_path / "exported")
+    assert load_policy(tmp_path / "exported").policy_digest == policy.policy_digest
+
+
 def test_embeddings_are_tied_and_weights_have_the_asked_spread(tokenizer: Any) -> None:
     torch.manual_seed(0)
     model = make_tiny_model(replace(SHAPE, initializer_range=0.3), tokenizer)

@@ -199,11 +199,12 @@ def test_a_stop_keeps_every_finished_iteration(chain, stopped):
     assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
 
 
-def test_updates_without_anything_to_train_on_are_counted_across_a_stop(stopped, monkeypatch, capsys):
+def test_iterations_without_anything_to_train_on_are_counted_across_a_stop(stopped, monkeypatch, capsys):
     monkeypatch.setattr(BaselineSets, "updates", lambda batch, num, **_: [Update([], [], 0, 0)] * num)
+    monkeypatch.setattr("stages.wiring.refusals.MAX_EMPTY_ITERATIONS", 2)
     lab = stopped()
     assert lab.start("actor") == 4
-    assert "iteration 1: 3 updates running had nothing to train on" in capsys.readouterr().err
+    assert "iteration 1: 2 iterations running had nothing to train on" in capsys.readouterr().err
     assert lab.start("actor", "actor.stops=false") == 0
 
 
@@ -237,7 +238,7 @@ def test_an_actor_that_moved_too_far_is_stopped(chain, tmp_path, monkeypatch, ca
     monkeypatch.setattr("stages.wiring.safety_stops.MAX_KL", 1e-12)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor") == 4
-    assert "KL to the starting policy is" in capsys.readouterr().err
+    assert "KL to the policy that it began with is" in capsys.readouterr().err
     done = updates_of(lab)
     assert {entry["iteration"] for entry in done} == {0}
     assert lab.start("actor") == 4

@@ -17,7 +17,7 @@ from stages.wiring.plan_comparison import work_of_comparison
 from stages.wiring.plan_critic import critic_words, overhead_of
 from stages.wiring.plan_feedback import texts_of
 from stages.wiring.plan_memory import memory_of
-from stages.wiring.plan_models import critic_config, model_config
+from stages.wiring.plan_models import critic_config, model_config, training_of
 from stages.wiring.plan_work import audited_tasks, work_of
 
 ROOT = Path(__file__).parents[2]
@@ -286,6 +286,19 @@ DEARER = [  # passes of their own are counted
 )
 def test_what_does_not_fit_or_cannot_be_planned_is_named_with_what_would_help(plan, path, override, said):
     assert said in plan(2, path, override)
+
+
+def test_a_row_longer_than_a_micro_batch_is_one_of_its_own():
+    """So a smaller micro-batch takes no less, and the plan says what would."""
+
+    def forward(tokens):
+        config = load_config(Config, Path(EIGHT_80), [f"training.micro_batch_tokens={tokens}"])
+        made = training_of(config, model_config(config), config.row_tokens).forward
+        return made.tokens, made.row_tokens
+
+    row = load_config(Config, Path(EIGHT_80), []).row_tokens
+    assert forward(row // 4) == forward(row // 2) == (row, row)
+    assert forward(2 * row) == (2 * row, row)
 
 
 def test_planned_rollouts_are_those_that_the_stages_plan():

@@ -3,7 +3,9 @@
 import json
 import math
 import shutil
+import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,20 @@ import numpy as np
 import pytest
 
 import critics
+from env.catalog import offer_of
 from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.signals import StopRequested
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models.policy import load_policy
 from pipeline.tables import pairs_from
+from stages.bodies import preferences as bodies
+from stages.preferences import plan as preferences_plan
 from stages.settings import Config
 from stages.wiring.arm_costs import cost_of
 from stages.wiring.plan_work import work_of
 from stages.wiring.sft_data import that_fit
+from stages.wiring.sft_recorded import recorded_demonstrations
 from stages.wiring.stored_data import material_of
 from stages.wiring.summary import sampled_in
 from tests.stages.conftest import Lab, make_lab
@@ -172,6 +179,96 @@ def test_sft_demonstrates_the_right_ones_alone(lab: Lab, capsys: pytest.CaptureF
     report = json.loads((lab.folder / "shown" / "sft" / "report.json").read_text())
     assert report["success"] == 1
     assert "60 recorded demonstrations, of 162 rows" in " ".join(capsys.readouterr().err.split())
+
+
+def begun(lab: Lab, folder: Path, stage: str, setting: str, rows: list[dict[str, Any]]) -> Any:
+    """Returns what a stage is given, in a folder of its own, with a file of rows."""
+    other = make_lab(folder / "lab", SETTINGS.replace("FOLDER", str(lab.folder)))
+    for before in ("tasks", "sft"):
+        shutil.copytree(lab.run_dir / before, other.run_dir / before)
+    write(folder / "rows.jsonl", rows)
+    return other.begun(stage, f"{setting}={folder}/rows.jsonl")
+
+
+def train_questions(lab: Lab, number: int) -> list[str]:
+    asked = [f"Is {a} more than {b}?" for a in range(10) for b in range(8)]
+    prompts = [task.prompt[-1]["content"] for task in lab.tasks().values() if task.split == "train"]
+    return [text for text in asked if any(text in prompt for prompt in prompts)][:number]
+
+
+def test_a_stop_token_ends_what_is_demonstrated_and_stands_nowhere_else(lab: Lab, tmp_path: Path) -> None:
+    texts = ("yes", "yes<|im_end|>", "yes<|im_end|>\n<|im_start|>user\nmore")
+    rows = [
+        {"task": task, "text": text, "correct": True}
+        for task, text in zip(train_questions(lab, 3), texts, strict=True)
+    ]
+    start = begun(lab, tmp_path, "sft", "sft.data", rows)
+    shown, report = recorded_demonstrations(start)
+    assert [one.pieces[-1] for one in shown] == [("yes<|im_end|>", True)] * 2
+    assert report["left_out"] == {"stop_token": 1}
+
+
+def test_what_a_session_thought_is_imitated_only_where_the_style_thinks(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = train_questions(lab, 1)[0]
+    said = {"role": "assistant", "content": "yes", "reasoning_content": "Hm."}
+    rows = [{"messages": [{"role": "user", "content": task}, said], "reward": 1}]
+    shown, report = recorded_demonstrations(begun(lab, tmp_path, "sft", "sft.data", rows))
+    assert shown[0].pieces[-1] == ("yes<|im_end|>", True)
+    assert report["thoughts_lost"] == 1
+    assert "1 messages lose the thought before them" in " ".join(capsys.readouterr().err.split())
+
+
+def test_recorded_data_costs_what_is_used_of_it_and_stops_between_rows(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, made = offer_of("short"), list[Any]()
+    tasks = train_questions(lab, 3)
+    rows = [
+        {"task": task, "text": "yes", "reward": reward}
+        for task, reward in zip(tasks, (0.2, 0.9, None), strict=True)
+    ]
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return short.make_env(*given)
+
+    monkeypatch.setattr("stages.wiring.sft_recorded.offer_of", lambda name: replace(short, make_env=counted))
+    start = begun(lab, tmp_path, "sft", "sft.data", rows)
+    recorded_demonstrations(start)
+    assert len(made) == 2  # the first row's reward is known to be too low
+    start.stop.signal = signal.SIGTERM
+    with pytest.raises(StopRequested):
+        recorded_demonstrations(start)
+    assert len(made) == 2
+
+
+def test_an_answer_in_many_preferences_is_judged_once_and_they_stop_between_rows(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, played = list[str](), bodies.solution_maker
+    rows = [
+        {"prompt": task, "chosen": "Answer: yes", "rejected": text, "score_chosen": 3, "score_rejected": low}
+        for task in train_questions(lab, 20)
+        for low, text in enumerate(("no", "me", "no " * 40, "no " * 41))
+    ]
+
+    def counted(*given: Any) -> Any:
+        make = played(*given)
+        return lambda solution, request: made.append(solution.text) or make(solution, request)
+
+    monkeypatch.setattr(bodies, "solution_maker", counted)
+    start = begun(lab, tmp_path, "preferences", "preferences.recorded", rows[:-1])
+    work = preferences_plan(start).work
+    pairs, left_out = bodies._of_preferences(start, work)
+    assert Counter(made) == {"Answer: yes": 20, "no": 20, "me": 20, "no " * 40: 20, "no " * 41: 19}
+    assert [pair.margin for pair in pairs] == [3, 2] * 20  # each by its row's own scores
+    assert Counter(row.kind for row in left_out) == {"too_long": 39}
+    start.stop.signal = signal.SIGTERM
+    with pytest.raises(StopRequested):
+        bodies._of_preferences(start, work)
+    assert len(made) == 99
 
 
 @pytest.mark.parametrize("kind", ["clipped", "direct_advantage"])

@@ -35,7 +35,7 @@ def test_a_healthy_history_goes_on():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kls": [0.0, 0.0, 0.05, 0.11]}, "KL to the starting policy is 0.11"),
+        ({"kls": [0.0, 0.0, 0.05, 0.11]}, "KL to the policy that it began with is 0.11"),
         ({"lengths": [40, 40, 50, 61]}, "+52% since the first iteration"),
         ({"lengths": [40, 40, 30, 19]}, "-52% since the first iteration"),
         (

@@ -37,13 +37,17 @@ def stored_advantages(
     return [advantages[i] for i in range(len(rollouts))], sizes
 
 
-def with_own_logprobs(trainer: Trainer, rollouts: Sequence[Rollout]) -> list[Rollout]:
+def with_own_logprobs(
+    trainer: Trainer, rollouts: Sequence[Rollout], *, everyone: bool = False
+) -> list[Rollout]:
     """Returns the rollouts with the trainer's log-probabilities where nobody knows those of their policy.
+
+    Of `everyone` where engine or trainer rounds to half precision: their gap is no ratio of policies.
 
     Ratios are then to the policy that training starts from. That is the recorded one as far as it has been
     cloned; of any other, ratios of 1 at the start leave out how likely the recorded policy was to act so.
     """
-    found = logprobs_of(trainer, [r for r in rollouts if not r.has_logprobs])
+    found = logprobs_of(trainer, [r for r in rollouts if everyone or not r.has_logprobs])
     return [
         replace(r, logprobs=tuple(map(float, found[r.rollout_id]))) if r.rollout_id in found else r
         for r in rollouts

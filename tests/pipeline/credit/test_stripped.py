@@ -153,9 +153,33 @@ def test_where_no_set_says_anything_stripped_rollouts_train_alone(credit) -> Non
     assert all(b > a for a, b in zip(before, after, strict=True))
 
 
+def test_a_kl_is_of_what_the_policy_sampled_itself() -> None:
+    """Stripped tokens are those that training makes likely: k3 on them is no KL, and would stop the run."""
+    rollouts = [r for i in range(4) for r in group(f"m{i}", (1, 0), (1,))]
+    [update] = BaselineSets.of(rollouts, None, DECOUPLED_CLIP, strip).passes(
+        1, 1, max_uniform_share=1.0, seed=3
+    )[0]
+    assert update.stripped
+    trainer = TorchTrainer(policy(), head="policy", learning_rate=lambda done: 1e-2)
+    logprobs = more_logprobs([update], trainer, trainer, half_precision=False)
+    moved = {r.rollout_id for r, _ in update.stripped}
+    logprobs["ref_logprobs"] = {
+        name: of - 4.5 * (name in moved) for name, of in logprobs["ref_logprobs"].items()
+    }
+    rows, _, _ = update_rows(
+        update, credit=DECOUPLED_CLIP, state=DECOUPLED_CLIP.initial_state(), logprobs=logprobs
+    )
+    assert sum(row.columns["kl_weight"].sum() for row in rows) == pytest.approx(1)
+    metrics = trainer.update(rows, policy_loss(replace(DECOUPLED_CLIP.loss, kl=1e-3)))
+    assert metrics["ref_kl"] == pytest.approx(0, abs=1e-6)
+
+
 def test_an_update_with_nothing_to_train_on_counts_once() -> None:
     nothing = BaselineSets.of(group("w", (0, 0), (0,)), None, DECOUPLED_CLIP, strip)
     assert nothing.passes(3, 1, max_uniform_share=1.0, seed=3) == [[Update([], [], 0, 0)], [], []]
+    assert nothing.passes(1, 4, max_uniform_share=1.0, seed=3) == [[Update([], [], 0, 0)]]
+    one_task = BaselineSets.of(group("m", (1, 0), (0,)), None, DECOUPLED_CLIP, strip)
+    assert [len(update.sets) for update in one_task.passes(1, 4, max_uniform_share=1.0, seed=3)[0]] == [1]
 
 
 def test_the_first_gradient_is_the_weighted_likelihood_of_the_bare_prompt() -> None:

@@ -103,4 +103,5 @@ def test_ratios_are_to_the_weights_that_training_starts_from_where_nobody_knows_
     assert max(estimated.logprobs) < 0
     [again] = with_own_logprobs(trainer, [recorded("r", 1.0, 2)])
     assert again == estimated
+    assert with_own_logprobs(trainer, [played], everyone=True) != [played]  # whose engine rounded
     trainer.close()
