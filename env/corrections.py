@@ -37,7 +37,7 @@ _CHEER = re.compile(
 )
 """Praise that somebody begins with."""
 _PARTLY = re.compile(
-    rf"{_LOOKS} {_GOOD}|\b(?:are|were) {_GOOD}|\bso far\b|\bpass(?:es|ed)?\b|\bi agree\b"
+    rf"{_LOOKS} {_GOOD}|\b(?:are|were) {_GOOD}|\bso far\b|\bpass(?:es|ed)?\b(?! on\b)|\bi agree\b"
     r"|\b(?:not|anything) wrong\b|correct[\"']?\s*:|^\W*(?:right|yes|perfect|excellent|verified)\s*:"
     rf"|{_NONE} (?:\w+ )?(?:errors?|mistakes?|issues)"
 )
@@ -48,8 +48,17 @@ _NEUTRAL = re.compile(
     r"|and|the|your|working|work|answer|solution|attempt|is|clear|great|very|well|done|thanks|\W)*"
 )
 """Words that say nothing against an attempt; any other beside praise may criticise, or name a part."""
-
-
+_AGAINST = re.compile(
+    r"n't\b|(?<!\b0 )(?<!\bzero )\b(?:wrong|incorrect|not|none|neither|nor|never|cannot|false|invalid"
+    r"|errors?|mistakes?|mistaken|fail(?:s|ed|ing|ures?)?|bugs?|broken|crash(?:es|ed)?|raises|exception"
+    r"|traceback|unsolved|missing|miss(?:es|ed)|lacks?|lacking|forgot|incomplete|inaccurate|inconsistent|unexpected|differs?"
+    r"|mismatch|contradicts?|violates?|rejected|refused|denied|but|only|needs?|needed|off by|(?:is|are) off"
+    r"|too \w+|(?:should|must) (?:be|have)|(?:had|has|sent|did|was|found) nothing"
+    r"|no(?! (?:\w+ )?(?:problem|complaint|bug|change|objection|concern|need|further|more)))\b"
+    r"|^\W*(?:please )?(?:correct (?:the|your|it|this|that|line|step)|fix|check|recheck|redo|revise|recompute"
+    r"|reconsider|retry|try again)\b"
+)
+"""Words against an attempt, and what somebody is asked to do about it."""
 _WRONG_BY_WORD = {"true": False, "1": False, "1.0": False, "false": True, "0": True, "0.0": True}
 
 
@@ -100,18 +109,18 @@ def told_in(turn: Turn) -> str:
 
 
 def calls_wrong(feedback: str) -> bool | None:
-    """Returns whether feedback calls an attempt wrong: unless it finds all right; None if it is unclear.
+    """Returns whether feedback calls an attempt wrong, or finds all of it right; None if it is unclear.
 
-    It is where it praises a part, or praises and says something more. To learn a wrong attempt is worse than
-    to leave a right one out, so doubt is doubt. Feedback may be a JSON object that says so in `correct` or
-    `is_correct`.
+    It is where it praises a part, praises and says something more, or neither praises nor says a word against
+    it. To learn a wrong attempt is worse than to leave a right one out, so doubt is doubt. Feedback may be a
+    JSON object that says so in `correct` or `is_correct`, or that truth value alone, as 1 or 0 too.
 
     Example:
         >>> calls_wrong("The answer 5 is wrong."), calls_wrong("Correct the sign in line 2.")
         (True, True)
         >>> calls_wrong("I found no error in it."), calls_wrong('{"correct": true}')
         (False, False)
-        >>> calls_wrong("Line 1 is correct, the sum is wrong.") is None
+        >>> calls_wrong("Line 1 is correct, the sum is wrong.") is calls_wrong("Score: 10/10") is None
         True
     """
     try:
@@ -119,14 +128,17 @@ def calls_wrong(feedback: str) -> bool | None:
     except (ValueError, RecursionError):
         said = None
     if isinstance(said, dict):
-        return _WRONG_BY_WORD.get(str(said.get("correct", said.get("is_correct"))).casefold())
+        said = said.get("correct", said.get("is_correct"))
+        return _WRONG_BY_WORD.get(str(said).casefold())
+    if isinstance(said, bool | int | float):
+        return _WRONG_BY_WORD.get(str(said).casefold())
     if not feedback.strip():
         return None
     text = feedback.casefold().replace("\u2019", "'")
     rest, cheers = _CHEER.subn(" ", text)
     rest, fine = _FINE.subn(" ", rest)
     if not fine and not cheers:
-        return None if _PARTLY.search(text) else True
+        return None if _PARTLY.search(text) or not _AGAINST.search(text) else True
     return False if "?" not in rest and _NEUTRAL.fullmatch(rest) else None
 
 

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
-from env.solutions import TASK, Solution, task_of, tasks_by_name
+from env.row_splits import words_of
+from env.sessions import opening_words
+from env.solutions import TASK, Solution, names_of, task_of, tasks_by_name
 from pipeline.errors import ConfigError
 from pipeline.rows import (
     BadRowError,
@@ -56,7 +58,7 @@ def read_preferences(
         try:
             values, place = values_of(row, columns, PREFERENCE), row._replace(values={})
             task, scores = task_of(values["task"], known), _scores(values)
-            texts = [_last_message(values, side) for side in ("chosen", "rejected")]
+            texts = [_answer(values, side, task) for side in ("chosen", "rejected")]
             if texts[0] == texts[1]:
                 raise BadRowError("same_answer", "chosen and rejected say the same")
             if other := found.get((task.task_id, *texts)):
@@ -73,12 +75,27 @@ def read_preferences(
     return list(found.values()), left_out
 
 
-def _last_message(values: Mapping[str, Any], side: str) -> str:
-    """Returns the text of one side of a preference; of a dialogue, as TRL has it, what was said last."""
+def _answer(values: Mapping[str, Any], side: str, task: Task) -> str:
+    """Returns the text of one side of a preference; of a dialogue, as TRL has it, what was said last.
+
+    Before that may stand the task's prompt and nothing else: an answer to other words would become one to
+    this prompt.
+    """
     said = values[side]
-    if isinstance(said, list) and said and isinstance(said[-1], dict) and said[-1].get("role") == "assistant":
-        return text_of({side: said[-1].get("content")}, side)
-    return text_of(values, side)
+    if not isinstance(said, list) or not said or not all(isinstance(m, dict) and "role" in m for m in said):
+        return text_of(values, side)
+    *before, last = said
+    if last["role"] != "assistant":
+        return text_of(values, side)
+    own = [message["role"] for message in task.prompt]  # which may show how others answered
+    if any(m["role"] in ("assistant", "tool") and m["role"] not in own for m in before):
+        raise BadRowError("several_turns", f"{side} is a dialogue of several turns; allowed: one answer")
+    if before:
+        is_text = all(isinstance(message.get("content"), str) for message in before)
+        opens = {words_of(before), words_of(opening_words(before))} if is_text else set[str]()
+        if not opens & names_of(task):
+            raise BadRowError("other_prompt", f"{side} opens otherwise than its task {task.task_id}")
+    return text_of({side: last.get("content")}, side)
 
 
 def _scores(values: Mapping[str, Any]) -> tuple[float, float]:

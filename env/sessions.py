@@ -15,6 +15,7 @@ from pipeline.types import Feedback, Message, Task, Verdict
 GOOD = 0.7
 """A recorded reward above it is a success: imitated, and looked at to end a stored phase (start value)."""
 _OPEN, _END_THINK = "<tool_call>", "</think>"  # of the form that libraries have for any tool
+_THOUGHTS = ("reasoning_content", "reasoning")  # where servers keep what was thought before a message
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -30,6 +31,7 @@ class Turn:
     content: str
     calls: tuple[ToolCall, ...]
     replies: tuple[Message, ...] = ()
+    thought: str = ""  # that a server kept apart from the content
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,12 @@ class Session:
     @property
     def key(self) -> str:
         """What two sessions that say the same have in common; ids of calls are no part of it."""
-        said = [[t.content, [[c.name, c.arguments] for c in t.calls], t.replies] for t in self.turns]
+        said: list[list[Any]] = []
+        for turn in self.turns:
+            said.append([turn.content, [[c.name, c.arguments] for c in turn.calls], turn.replies])
+            said[-1] += (
+                [turn.thought] if turn.thought else []
+            )  # ids of rollouts without any stay as they were
         return json.dumps([self.opening, said], ensure_ascii=False, sort_keys=True)
 
 
@@ -64,9 +71,9 @@ def session_of(value: Any) -> Session:
     for place, until in zip(spoken, [*spoken[1:], len(messages)], strict=True):
         if until == place + 1 < len(messages):
             raise BadRowError("no_reply", f"nobody answers message {place + 1}, yet the assistant goes on")
-        calls = _calls(value[place].get("tool_calls"), place + 1)
+        calls, thought = _calls(value[place], place + 1), _thought(value[place], place + 1)
         replies = _in_order_of_calls(value[place], value[place + 1 : until], messages[place + 1 : until])
-        turns.append(Turn(messages[place]["content"], calls, tuple(replies)))
+        turns.append(Turn(messages[place]["content"], calls, tuple(replies), thought))
     return Session(tuple(messages[: spoken[0]]), tuple(turns))
 
 
@@ -95,8 +102,23 @@ def _message(value: Any, number: int) -> Message:
     return {"role": role, "content": content or ""}
 
 
-def _calls(given: Any, number: int) -> tuple[ToolCall, ...]:
-    calls, found = _read(given, number) or [], list[ToolCall]()
+def _thought(message: Mapping[str, Any], number: int) -> str:
+    """Returns what was thought before a message, if it is kept apart from the content."""
+    thought = next((message[name] for name in _THOUGHTS if message.get(name)), "")
+    if not isinstance(thought, str):
+        raise BadRowError(
+            "bad_content", f"the thought of message {number} is {shown(thought)}; allowed: text"
+        )
+    return thought.strip()
+
+
+def _calls(message: Mapping[str, Any], number: int) -> tuple[ToolCall, ...]:
+    older = message.get("function_call")
+    if any(older.values()) if isinstance(older, Mapping) else older:  # a table gives all rows its fields
+        raise BadRowError(
+            "bad_call", f"message {number} has the older `function_call`; allowed: `tool_calls`"
+        )
+    calls, found = _read(message.get("tool_calls"), number) or [], list[ToolCall]()
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         named = function if isinstance(function, Mapping) else {}
@@ -125,25 +147,45 @@ def _no_call(value: Any, number: int) -> BadRowError:
 def said_in(turn: Turn, style: ChatStyle) -> tuple[str, str]:
     """Returns the text of an agent's message in a style, in two parts: its words, then its calls.
 
-    The content may hold the calls already, as this project stores them; where they cannot be told from words,
-    all of it is words. Raises BadRowError if the style reads other calls in the text than were made. Whether
-    it knows the tool that asks for feedback is the environment's choice, so a call of that need only be in a
-    form for any tool.
+    A thought that was kept apart comes first where the style has thoughts. The content may hold the calls
+    already, as this project stores them; where they cannot be told from words, all of it is words. Raises
+    BadRowError for a message without words and calls, and if the style reads other calls in the text than
+    were made. Whether it knows the tool that asks for feedback is the environment's choice, so a call of that
+    need only be in a form for any tool.
     """
-    words = turn.content.removesuffix(style.stop_token)
+    words = content = without_stop(turn.content, style)
+    if not turn.calls and not content.strip():
+        raise BadRowError("says_nothing", "a message of the agent has neither words nor calls")
+    if _is_apart(turn) and style.thinks:  # as Qwen3 and its template write it
+        words = f"<think>\n{turn.thought}\n{_END_THINK}\n\n{content.lstrip()}"
     called = _called(turn.calls, style) if turn.calls else ""
     if turn.calls and (at := _first_call(words, turn.calls, called, style)) is not None:
         words, called = words[:at], words[at:]
-    elif turn.calls and words:
+    elif turn.calls and content:
         words += "\n"
-    if style.stop_token in words + (called or ""):
-        raise BadRowError("stop_token", f"{style.stop_token} is in it, which ends a message")
-    read = style.parse(words + (called or ""))
+    read = style.parse(without_stop(words + (called or ""), style))
     if turn.calls and (called is None or (read.calls != turn.calls and not _asks(turn.calls, style))):
         names = ", ".join(call.name for call in turn.calls)
         reason = f": {read.problem}" if called and read.problem else ""
         raise BadRowError("other_call", f"the style {style.name} cannot say its call of {names}{reason}")
     return words, called or ""
+
+
+def without_stop(text: str, style: ChatStyle) -> str:
+    """Returns a message without the stop token at its end; BadRowError if one is in it, and would end it."""
+    text = text.removesuffix(style.stop_token)
+    if style.stop_token in text:
+        raise BadRowError("stop_token", f"{style.stop_token} is in it, which ends a message")
+    return text
+
+
+def _is_apart(turn: Turn) -> bool:
+    return bool(turn.thought) and _END_THINK not in turn.content  # else the content holds it already
+
+
+def thoughts_lost(session: Session, style: ChatStyle) -> int:
+    """Returns how many messages of a session lose their thought, because the style has none."""
+    return 0 if style.thinks else sum(_is_apart(turn) for turn in session.turns)
 
 
 def _asks(calls: Sequence[ToolCall], style: ChatStyle) -> bool:

@@ -158,7 +158,7 @@ def _session(
     said = [words_of(messages) for messages in (session.opening, opening_words(session.opening))]
     if (given := values["task"]) is not None and normal_text(str(given)) in known:
         task = task_of(given, known)
-        if not _names_of(task) & set(said):
+        if not names_of(task) & set(said):
             raise BadRowError("other_prompt", f"it opens otherwise than its task {task.task_id}")
     elif name := next((words for words in said if words in known), None):
         task = task_of(name, known)
@@ -172,7 +172,7 @@ def _session(
     return solution, (task.task_id, session.key) if name is None else ("", str(name))
 
 
-def _names_of(task: Task) -> set[str]:
+def names_of(task: Task) -> set[str]:
     """Returns what a row may call a task: its id, words of its prompt or its user, what its row asked."""
     said = {words_of(task.prompt), words_of(opening_words(task.prompt))}
     return {task.task_id, *said, normal_text(task.details.get("asked", ""))} - {""}
@@ -185,7 +185,7 @@ def tasks_by_name(tasks: Iterable[Task]) -> dict[str, Task | None]:
     """
     known: dict[str, Task | None] = {}
     for task in tasks:
-        for name in _names_of(task):
+        for name in names_of(task):
             known[name] = None if name in known else task
     return known
 

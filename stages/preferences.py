@@ -56,7 +56,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="preferences",
-    code_version=1,
+    code_version=2,
     inputs=lambda config: ("tasks", "sft", *(("rollouts",) if config.preferences.recorded is None else ())),
     sections=("preferences", "sampling", "prompt", "tasks"),
     files=lambda config: config.preferences.recorded.files if config.preferences.recorded else [],

@@ -66,7 +66,7 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
 
 STAGE = Stage(
     name="sft",
-    code_version=4,
+    code_version=6,
     inputs=lambda config: ("tasks",),
     sections=("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
     files=lambda config: config.sft.data.files if config.sft.data else [],

@@ -54,7 +54,7 @@ class FullStyle(ChatStyle):
     def __init__(self, tools: Tools, added: Sequence[str] = (), thinking: bool = True) -> None:
         source = Path(__file__).with_name("full.jinja").read_text(encoding="utf-8").rstrip("\n")
         marks = (*REPLACEMENTS, *added_replacements(added))
-        self.tools = tuple(tools)
+        self.tools, self.thinks = tuple(tools), thinking
         self.opening = "" if thinking else f"{_THINK}\n\n{_END_THINK}\n\n"
         self._schemas = schemas_of(self.tools)
         given = f"set marks, opening = {json.dumps([marks, self.opening], ensure_ascii=False)}"

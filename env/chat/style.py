@@ -29,6 +29,7 @@ class ChatStyle(ABC):
     special_tokens: tuple[str, ...] = (STOP_TOKEN,)  # that a tokenizer must have
     max_told_characters = 300  # of one message of an earlier attempt
     ascii_arguments = False  # whether arguments in OpenAI messages escape what is no ASCII
+    thinks = False  # whether a message may begin with a thought between `<think>` and `</think>`
     is_chat_template = False  # whether libraries render whole dialogues with it, which must preserve prefixes
     tools: Tools = ()  # that its prompts list
 

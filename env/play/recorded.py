@@ -14,7 +14,7 @@ from env.play.player import Player
 from env.play.requests import EpisodeRequest
 from env.play.steps import graded_steps, message_steps
 from env.protocol import Env
-from env.sessions import SessionEnv, is_good, said_in
+from env.sessions import SessionEnv, is_good, said_in, without_stop
 from env.solutions import Solution
 from pipeline.engines import Generation
 from pipeline.rows import BadRowError
@@ -70,11 +70,9 @@ def recorded_rollout(solution: Solution, request: EpisodeRequest, player: Player
 
 def _tokens_of(text: str, player: Player, coder: Coder) -> list[int]:
     """Returns a message as a policy would have sampled it; BadRowError for one that none could have."""
-    text = text.removesuffix(player.style.stop_token)
+    text = without_stop(text, player.style)
     # Not by the coder, which keeps what it has encoded: there may be many long texts, each of them once.
     tokens = [*player.tokenizer.encode(text, add_special_tokens=False), coder.stop_id]
-    if coder.stop_id in tokens[:-1]:
-        raise BadRowError("stop_token", f"the token {player.style.stop_token} is in it, which ends a message")
     if coder.message_text(tokens) != text:
         raise BadRowError("other_text", "the tokenizer cannot say it: its tokens are of another text")
     return tokens

@@ -73,8 +73,21 @@ def _of_preferences(start: Start[Config], work: Work) -> tuple[list[Pair], list[
     """Returns a pair of each recorded preference whose answers fit, and the rows that are none."""
     tokenizer = load_tokenizer(start.inputs["sft"].path("policy"))
     make_rollout = solution_maker(start, "recorded")
+    known = dict[tuple[str, str], Answer | BadRowError]()  # an answer may be in many pairs
 
     def encoded(solution: Solution) -> Answer:
+        assert solution.reward is not None  # those of preferences have one
+        key = solution.task.task_id, solution.text
+        if key not in known:
+            try:
+                known[key] = judged(solution)
+            except BadRowError as error:
+                known[key] = error
+        if isinstance(found := known[key], BadRowError):
+            raise found
+        return replace(found, reward=solution.reward)
+
+    def judged(solution: Solution) -> Answer:
         task = solution.task
         name = digest("recorded preference", task.task_id, solution.text)
         seed = seed_of(start.seed, "recorded preference", task.task_id)
@@ -86,14 +99,17 @@ def _of_preferences(start: Start[Config], work: Work) -> tuple[list[Pair], list[
 
     clusters = [solution.task.cluster for solution, _ in work.recorded]
     held, pairs, left_out = held_out_of([clusters, clusters], start.seed), list[Pair](), list(work.left_out)
-    for solutions in work.recorded:
-        try:
-            chosen, rejected = map(encoded, solutions)
-        except BadRowError as error:
-            row = solutions[0].row
-            left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
-        else:
-            pairs.append(pair_of(chosen, rejected, held_out=solutions[0].task.cluster in held))
+    with start.progress(len(work.recorded), "preferences") as advance:
+        for solutions in work.recorded:
+            start.stop_if_asked()
+            advance(1)
+            try:
+                chosen, rejected = map(encoded, solutions)
+            except BadRowError as error:
+                row = solutions[0].row
+                left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
+            else:
+                pairs.append(pair_of(chosen, rejected, held_out=solutions[0].task.cluster in held))
     return pairs, left_out
 
 

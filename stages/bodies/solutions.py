@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from env.catalog import offer_of
 from env.play.coder import Coder
 from env.play.recorded import DISAGREES, recorded_rollout
 from env.play.requests import EpisodeRequest
@@ -16,7 +17,7 @@ from pipeline.rows import BadRowError, LeftOut
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.wiring.inputs import rollouts_of
-from stages.wiring.left_out import tell_left_out
+from stages.wiring.left_out import tell_left_out, tell_thoughts_lost
 from stages.wiring.player import silent_player
 from stages.wiring.solutions import Recorded
 
@@ -47,7 +48,15 @@ def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]
                 left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
     disagreed = sum(any(event.code == DISAGREES for event in r.events) for r in rollouts)
     start.say(f"{len(rollouts)} recorded solutions; the verifier gives {disagreed} of them another reward")
-    return {"recorded": len(rollouts), "left_out": tell_left_out(start, left_out), DISAGREES: disagreed}
+    used = [solution for shard in work.shards for solution, request in shard if request.rollout_id in there]
+    prompt = start.config.prompt
+    style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
+    return {
+        "recorded": len(rollouts),
+        "left_out": tell_left_out(start, left_out),
+        "thoughts_lost": tell_thoughts_lost(start, used, style),
+        DISAGREES: disagreed,
+    }
 
 
 def solution_maker(start: Start[Config], policy_digest: str) -> Callable[[Solution, EpisodeRequest], Rollout]:

@@ -1,9 +1,12 @@
-"""Rows that are not used: a file with the reason of each, and a line for each kind."""
+"""What is not used of rows: a file with the reason of each that is left out, and lines that say it."""
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from env.chat.style import ChatStyle
+from env.sessions import thoughts_lost
+from env.solutions import Solution
 from pipeline.artifacts.runner import Start
 from pipeline.rows import LeftOut
 from stages.settings import Config
@@ -25,3 +28,14 @@ def tell_left_out(start: Start[Config], left_out: Sequence[LeftOut]) -> dict[str
         path.write_text("".join(lines), encoding="utf-8")
         start.say(f"all of them: {path}")
     return kinds
+
+
+def tell_thoughts_lost(start: Start[Config], used: Iterable[Solution], style: ChatStyle) -> int:
+    """Returns how many messages of sessions lose the thought before them, and says so if any does."""
+    lost = sum(thoughts_lost(one.session, style) for one in used if one.session is not None)
+    if lost:
+        start.say(
+            f"{lost} messages lose the thought before them: this run's style has none. prompt.style: full "
+            "with prompt.thinking: true has"
+        )
+    return lost

@@ -10,7 +10,7 @@ from env.chat.style import ChatStyle
 from env.corrections import Corrections, class_weights, corrections_in
 from env.play.demonstrations import Demonstration, pieces_of, session_pieces
 from env.protocol import Action, Env
-from env.sessions import Session, is_good
+from env.sessions import Session, is_good, without_stop
 from env.solutions import Solution, read_solutions
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
@@ -18,7 +18,7 @@ from pipeline.rows import BadRowError, LeftOut
 from stages.settings import Config
 from stages.wiring.demonstrator import style_of
 from stages.wiring.inputs import tasks_by_id
-from stages.wiring.left_out import tell_left_out
+from stages.wiring.left_out import tell_left_out, tell_thoughts_lost
 
 
 def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], dict[str, Any]]:
@@ -32,25 +32,28 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
     assert data is not None  # whoever asks has some
     style = style_of(config.tasks.environment, config.prompt.style, config.prompt.thinking, config.sft.base)
     found, left_out = read_solutions(data, tasks_by_id(start).values(), others=True)
-    shown, num_calls, wrong = list[Demonstration](), list[int](), 0
-    for solution in found:
-        try:
-            corrections = corrections_in(solution.session) if solution.session else Corrections(0)
-            with closing(offer.make_env(config.tasks, config.prompt.verbosity)) as env:
-                if solution.session is None:
-                    one, reward = _of_solution(solution, style, env)
-                else:
-                    one, reward = _of_session(solution, solution.session, style, env, corrections)
-            if data.above is not None and reward is not None and reward <= data.above:
-                raise BadRowError(
-                    "low_reward", f"{reward:g}; more than {data.above:g} is imitated (sft.data.above)"
-                )
-        except BadRowError as error:
-            left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
-            continue
-        shown.append(one)
-        num_calls.append(corrections.num_calls)
-        wrong += len(corrections.wrong)
+    shown, used = list[Demonstration](), list[Solution]()
+    num_calls, wrong = list[int](), 0
+    with start.progress(len(found), "recorded demonstrations") as advance:
+        for solution in found:
+            start.stop_if_asked()
+            advance(1)
+            try:
+                _refuse_low(solution.reward, data.above)  # before an environment is made for nothing
+                corrections = corrections_in(solution.session) if solution.session else Corrections(0)
+                with closing(offer.make_env(config.tasks, config.prompt.verbosity)) as env:
+                    if solution.session is None:
+                        one, reward = _of_solution(solution, style, env)
+                    else:
+                        one, reward = _of_session(solution, solution.session, style, env, corrections)
+                _refuse_low(reward, data.above)
+            except BadRowError as error:
+                left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
+                continue
+            shown.append(one)
+            num_calls.append(corrections.num_calls)
+            wrong += len(corrections.wrong)
+            used.append(solution)
     kinds, rows = tell_left_out(start, left_out), len(shown) + len(left_out)
     start.say(f"{len(shown)} recorded demonstrations, of {rows} rows")
     if not shown:
@@ -65,19 +68,26 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
         "by_calls": by_calls,
         "class_weights": {str(n): round(w, 4) for n, w in sorted(set(zip(num_calls, weights, strict=True)))},
         "wrong_attempts": wrong,
+        "thoughts_lost": tell_thoughts_lost(start, used, style),
         "left_out": kinds,
     }
     return [replace(one, weight=w) for one, w in zip(shown, weights, strict=True)], report
 
 
+def _refuse_low(reward: float | None, above: float | None) -> None:
+    if above is not None and reward is not None and reward <= above:
+        raise BadRowError("low_reward", f"{reward:g}; more than {above:g} is imitated (sft.data.above)")
+
+
 def _of_solution(solution: Solution, style: ChatStyle, env: Env) -> tuple[Demonstration, float | None]:
     """Returns a message after its task's bare prompt, and what it earned."""
+    text = without_stop(solution.text, style)
     env.reset(solution.task, 0)
-    result = env.step(style.parse(solution.text))
+    result = env.step(style.parse(text))
     reward = env.verdict().reward if solution.reward is None else solution.reward
     if reward is None:
         raise BadRowError("ungraded", "the environment could not grade it")
-    pieces = pieces_of(style, solution.task, (), [Action(solution.text, "none")], [result], env.spec.tools)
+    pieces = pieces_of(style, solution.task, (), [Action(text, "none")], [result], env.spec.tools)
     if len(pieces) > 2:
         raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
     return Demonstration("recorded", pieces, success=is_good(reward), guided=False), reward

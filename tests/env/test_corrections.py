@@ -117,6 +117,20 @@ def test_sessions_that_are_nothing_to_learn_from_say_why(found: Any, kind: str) 
         "Yes: a. You: i.",
         '{"feedback": "All good."}',
         '{"correct": "perhaps"}',
+        "Score: 10/10",
+        "status: ok",
+        "reward: 1.0",
+        "Everything checks out.",
+        "The result matches the expected value.",
+        "Success: 12 of 12 tests green, 0 failures",
+        "You solved it!",
+        "No further changes, it goes through.",
+        "Correct answer submitted",
+        "0.5",
+        "7",
+        "null",
+        "[" * 100_000,
+        "the answer " + "1" * 20_000,
     ],
 )
 def test_doubt_is_doubt(text: str) -> None:
@@ -144,7 +158,6 @@ def test_doubt_is_doubt(text: str) -> None:
         ("The result is too large. Check it for any errors.", True),
         ("That isn't correct.", True),
         ("Correct the sign.", True),
-        ("[" * 100_000, True),
         ('{"correct": false}', True),
         ('{"correct": 0}', True),
         ('{"is_correct": true, "feedback": "No error."}', False),
@@ -156,12 +169,22 @@ def test_doubt_is_doubt(text: str) -> None:
         ("The code passes all tests.", False),
         ("This is the correct answer.", False),
         ("It fails all tests.", True),
-        ("the answer " + "1" * 20_000, True),
         ("Great work! Your answer is correct, you can finish.", False),
-        ("7", True),
+        ("true", False),
+        ("1", False),
+        ("1.0", False),
+        ("false", True),
+        ("0", True),
+        ("FAIL", True),
+        ("Incorrect.", True),
+        ("The sign in line 2 is off.", True),
+        ("Your form had email only. Billing needs: email, date of birth.", True),
+        ("Help needs: phone_number. You sent no form. Not Billing: passed on to Help.", True),
+        ("There is no answer in \\boxed{}.", True),
+        ("Correct it.", True),
     ],
 )
-def test_feedback_criticises_unless_it_finds_no_error(text: str, wrong: bool) -> None:
+def test_feedback_that_is_clear_finds_all_right_or_says_something_against_it(text: str, wrong: bool) -> None:
     assert calls_wrong(text) is wrong
 
 
@@ -178,7 +201,7 @@ def test_replies_belong_to_the_calls_that_their_ids_name() -> None:
 
 def test_a_verdict_is_what_the_call_for_feedback_was_told_not_what_another_call_was() -> None:
     ask, look = ({"function": {"name": name, "arguments": {}}} for name in ("get_feedback", "look"))
-    says = [{"role": "tool", "content": text} for text in ("It looks good.", "3 + 4 gives 7.")]
+    says = [{"role": "tool", "content": text} for text in ("It looks good.", "3 + 4 gives 7, not 8.")]
     thanks, last = {"role": "user", "content": "That is right."}, {"role": "assistant", "content": "7"}
     for calls, wrong in (([look, ask], {0}), ([ask, look], set())):
         said = {"role": "assistant", "content": "8?", "tool_calls": calls}

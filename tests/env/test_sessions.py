@@ -17,7 +17,7 @@ from env.play.player import Player
 from env.play.recorded import recorded_rollout
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.protocol import Action, ToolCall
-from env.sessions import replies_of, said_in, session_of
+from env.sessions import replies_of, said_in, session_of, thoughts_lost
 from env.solutions import Solution, Solutions, read_solutions
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.models.tiny import train_tokenizer
@@ -183,6 +183,8 @@ CALL = {"function": {"name": "search_company", "arguments": "{"}}
         (changed(1, tool_calls="[{"), "bad_call"),
         (named("search_company", '{"company_name": "\\ud800"}'), "bad_call"),
         (changed(1, tool_calls=[3]), "bad_call"),
+        (changed(1, tool_calls=None, function_call={"name": "look", "arguments": "{}"}), "bad_call"),
+        (changed(1, reasoning=[{"text": "hm"}]), "bad_content"),
         (changed(1, tool_calls=[{"function": "search"}]), "bad_call"),
         (None, "no_messages"),
     ],
@@ -205,6 +207,40 @@ def test_a_call_that_the_style_cannot_say_is_left_out(style: str) -> None:
         with pytest.raises(BadRowError, match="cannot say its call") as caught:
             said_in(session_of(named(name, arguments)).turns[0], spoken)
         assert caught.value.kind == "other_call"
+
+
+def thoughtful(**said: Any) -> Any:
+    return session_of([{"role": "user", "content": "x"}, {"role": "assistant", "content": None, **said}])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"refusal": "I cannot."}, {"content": " "}, {"content": "<|im_end|>"}, {"reasoning_content": "Hm."}],
+)
+@pytest.mark.parametrize("style", ["compact", "full"])
+def test_a_message_that_says_nothing_is_no_reply_to_imitate(style: str, said: dict[str, Any]) -> None:
+    with pytest.raises(BadRowError) as caught:
+        said_in(thoughtful(**said).turns[0], PHONE.style(style))
+    assert caught.value.kind == "says_nothing"
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_a_thought_comes_first_where_the_style_has_thoughts_and_is_counted_elsewhere(name: str) -> None:
+    thinks, silent, other = PHONE.style("full"), PHONE.style("full", thinking=False), PHONE.style("compact")
+    found = thoughtful(content="done", function_call={"name": None, "arguments": None}, **{name: "Hm.\n"})
+    assert said_in(found.turns[0], thinks) == ("<think>\nHm.\n</think>\n\ndone", "")
+    assert said_in(found.turns[0], silent) == said_in(found.turns[0], other) == ("done", "")
+    assert [thoughts_lost(found, style) for style in (thinks, silent, other)] == [0, 1, 1]
+    assert found.key != thoughtful(content="done").key
+    call = named("search_company", {"company_name": "Amber"})[1]["tool_calls"]
+    calls = thoughtful(tool_calls=call, **{name: "Hm."}).turns[0]
+    words, called = said_in(calls, thinks)
+    assert words == "<think>\nHm.\n</think>\n\n"
+    assert called == said_in(calls, silent)[1]
+    assert thinks.parse(words + called).calls == calls.calls
+    held = thoughtful(content="<think>\nHm.\n</think>\n\ndone", **{name: "Hm."})  # the content has it already
+    assert said_in(held.turns[0], thinks) == (held.turns[0].content, "")
+    assert thoughts_lost(held, other) == 0
 
 
 def test_what_cannot_be_a_rollout_is_left_out(tmp_path: Path, player: Player) -> None:

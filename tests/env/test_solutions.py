@@ -208,6 +208,33 @@ def test_a_preference_is_two_solutions_of_a_task_with_scores_or_one_and_zero(tmp
     ]
 
 
+def test_before_an_answer_that_is_preferred_stands_its_tasks_prompt_or_nothing(tmp_path: Path) -> None:
+    rules, asked, other = (
+        {"role": role, "content": text}
+        for role, text in (("system", "Be brief."), ("user", "2 + 2?"), ("user", "9 + 9?"))
+    )
+    four, five, call = ({"role": "assistant", "content": text} for text in ("4", "5", None))
+    told = {"role": "tool", "content": "2 + 2 = 4"}
+    rows: list[dict[str, Any]] = [
+        {"prompt": "t0", "chosen": [*before, four], "rejected": [*before, five]}
+        for before in (
+            [rules, asked],
+            [other],
+            [asked, other],
+            [rules],
+            [asked | {"content": None}],
+            [asked, four, other],
+            [asked, call, told],
+            [asked, four],
+        )
+    ]
+    rows.append({"prompt": "t0", "chosen": "4!", "rejected": [other, five]})
+    found, left_out = read_preferences(preferences(tmp_path / "a.jsonl", *rows), TASKS)
+    assert [(c.row.number, c.text, r.text) for c, r in found] == [(1, "4", "5")]
+    kinds = [*["other_prompt"] * 4, *["several_turns"] * 3, "other_prompt"]
+    assert [(row.row, row.kind) for row in left_out] == list(enumerate(kinds, 2))
+
+
 def test_rows_that_are_no_preference_are_left_out_with_their_reasons(tmp_path: Path) -> None:
     good = {"task": "t0", "chosen": "4", "rejected": "5", "chosen_score": 1, "rejected_score": 0}
     rows: list[dict[str, Any]] = [

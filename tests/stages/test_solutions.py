@@ -249,7 +249,7 @@ def test_an_answer_in_many_preferences_is_judged_once_and_they_stop_between_rows
 ) -> None:
     made, played = list[str](), bodies.solution_maker
     rows = [
-        {"prompt": task, "chosen": "Answer: yes", "rejected": text, "score_chosen": 3, "score_rejected": low}
+        {"prompt": task, "chosen": "Answer: yes", "rejected": text, "score_chosen": 5, "score_rejected": low}
         for task in train_questions(lab, 20)
         for low, text in enumerate(("no", "me", "no " * 40, "no " * 41))
     ]
@@ -263,7 +263,7 @@ def test_an_answer_in_many_preferences_is_judged_once_and_they_stop_between_rows
     work = preferences_plan(start).work
     pairs, left_out = bodies._of_preferences(start, work)
     assert Counter(made) == {"Answer: yes": 20, "no": 20, "me": 20, "no " * 40: 20, "no " * 41: 19}
-    assert [pair.margin for pair in pairs] == [3, 2] * 20  # each by its row's own scores
+    assert [pair.margin for pair in pairs] == [5, 4] * 20  # each by its row's own scores
     assert Counter(row.kind for row in left_out) == {"too_long": 39}
     start.stop.signal = signal.SIGTERM
     with pytest.raises(StopRequested):
