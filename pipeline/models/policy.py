@@ -117,7 +117,10 @@ def _load_model(folder: Path) -> Any:
             f"{len(missing)} missing or of another shape. Make it again, or name another folder"
         )
     # A base's defaults of sampling are not used, and some that load cannot be saved.
-    model.generation_config = GenerationConfig()
+    own = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+    )
     return model.eval()
 
 

@@ -92,10 +92,15 @@ def test_a_base_s_defaults_of_sampling_are_not_taken_and_need_not_be_valid(
     policy: Policy, tmp_path: Path, tokenizer: Any
 ) -> None:
     """transformers warns when it loads these, and refuses to save them: after all of a training."""
-    defaults = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
+    defaults = {"do_sample": False, "temperature": 0.6, "top_p": 0.9, "eos_token_id": 7}
     (policy.folder / "generation_config.json").write_text(json.dumps(defaults), "utf-8")
     save_policy(load_policy(policy.folder).model, tokenizer, tmp_path / "exported")
-    assert load_policy(tmp_path / "exported").policy_digest == policy.policy_digest
+    exported = load_policy(tmp_path / "exported")
+    assert exported.policy_digest == policy.policy_digest
+    assert (exported.model.generation_config.eos_token_id, exported.model.generation_config.top_p) == (
+        7,
+        None,
+    )
 
 
 def test_embeddings_are_tied_and_weights_have_the_asked_spread(tokenizer: Any) -> None:
