@@ -1,7 +1,7 @@
 """What is said of a configuration that cannot be used: where, got, allowed, the nearest right setting."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -93,10 +93,10 @@ def _instead(model: type[BaseModel], place: _Place) -> str:
             )
         of_kind = known_keys(kinds.sections[kind], f"{union}.")
         own = [name for name in own if name in of_kind]
-    return f"; {_suggestion(key, own, {*own, *known_keys(model, only_default=True)})}"
+    return f"; {_suggestion(key, own, [*own, *known_keys(model, only_default=True)])}"
 
 
-def _suggestion(key: str, own: Sequence[str], known: Collection[str]) -> str:
+def _suggestion(key: str, own: Sequence[str], known: Sequence[str]) -> str:
     """Returns the name most like that of a key, in its own section (`own`) rather than in another one.
 
     Of another section's kinds the default alone: nobody who sets `sampling.temperature` means the server's.
@@ -107,7 +107,7 @@ def _suggestion(key: str, own: Sequence[str], known: Collection[str]) -> str:
         alike = SequenceMatcher(None, leaf, name.rpartition(".")[2]).ratio()
         return alike + 0.2 * (name in own), name.partition(".")[0] == key.partition(".")[0]
 
-    nearest = max(sorted(known), key=likeness)
+    nearest = max(known, key=likeness)
     if likeness(nearest)[0] >= 0.8:
         return f"did you mean {nearest}?"
-    return f"allowed: {', '.join(own or sorted(name for name in known if '.' not in name))}"
+    return f"allowed: {', '.join(own or [name for name in known if '.' not in name])}"
