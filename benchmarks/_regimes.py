@@ -28,11 +28,11 @@ def comparison_of(regime: str) -> Any:
     return config_of(regime)["comparison"]
 
 
-def measure_of(regime: str) -> Callable[[Asked], Iterator[Row]]:
-    """Returns what makes a seed's runs and yields its looks."""
+def measure_of(regime: str, run: str = "") -> Callable[[Asked], Iterator[Row]]:
+    """Returns what makes a seed's runs, named as the regime or `run`, and yields its looks."""
 
     def measure(asked: Asked) -> Iterator[Row]:
-        return looks_of(comparison_made(asked_of(regime, asked), f"{regime}-seed{asked.seed}", asked))
+        return looks_of(comparison_made(asked_of(regime, asked), f"{run or regime}-seed{asked.seed}", asked))
 
     return measure
 
@@ -41,8 +41,12 @@ def asked_of(regime: str, asked: Asked) -> Any:
     """Returns the configuration of a regime with the arms that are asked for."""
     config = config_of(regime)
     if names := asked.options.arms:
-        arms = config["comparison"]["arms"]
-        config["comparison"]["arms"] = {name: arms[name] for name in names.split(",")}
+        comparison, asked_for = config["comparison"], names.split(",")
+        if unknown := sorted({*asked_for} - {*comparison["arms"]}):
+            raise SystemExit(f"--arms has {unknown}; allowed: {', '.join(comparison['arms'])}")
+        comparison["arms"] = {name: comparison["arms"][name] for name in asked_for}
+        if comparison["method"] not in asked_for:
+            comparison["method"] = asked_for[0]
     return config
 
 

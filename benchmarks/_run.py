@@ -11,11 +11,13 @@ another option than the default made lies in the data directory instead, unless 
 """
 
 import argparse
+import ctypes
 import json
 import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -105,15 +107,22 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
 def make_stages(
     config: str, run: str, stages: Sequence[str], settings: Sequence[str], data_dir: Path
 ) -> None:
-    """Makes or finishes stages of a run by their commands.
+    """Makes or finishes stages of a run by their commands; they stop if this process dies.
 
     Raises:
         SystemExit: one failed; what it made stays, and the same command goes on from there.
     """
+    die_with_parent = ctypes.CDLL(None).prctl
     for stage in stages:
         command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
         command.append(f"run.data_dir={json.dumps(str(data_dir))}")
-        if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            check=False,
+            preexec_fn=lambda: die_with_parent(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
+        )
+        if code := done.returncode:
             raise SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
 
 
