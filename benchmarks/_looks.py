@@ -48,17 +48,12 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     """Returns a line for each arm that all seeds have: rollouts paid, their share for the critic, success.
 
     Then rollouts to the threshold, its success less that of `against` at what the cheaper of the two spent
-    on average, how likely so much is by chance (Holm's p over the arms), and how many times its rollouts,
-    generated tokens and seconds `against` needs to the threshold.
+    on average, how many times its rollouts `against` needs to the threshold, each with how likely so much is
+    by chance (Holm's p over the arms), and how many times its generated tokens and seconds.
     """
-    comparison = comparison_of(regime)
-    goal, found, by_chance = comparison["threshold"], [], dict[str, float]()
-    by_arm = curves_by_arm(tables)
-    by_costs = [curves_by_arm(tables, cost) for cost in ("tokens", "seconds")]
-    names = dict.fromkeys([*comparison["arms"], *by_arm])
-    made = [arm for arm in names if by_arm.get(arm, {}).keys() == tables.keys()]
-    curves = {arm: [by_arm[arm][seed] for seed in tables] for arm in made}
-    for arm, own in curves.items():
+    goal, found, of_arm = comparison_of(regime)["threshold"], [], dict[str, Compared]()
+    by_cost = {cost: _made(regime, tables, cost) for cost in ("rollouts", "tokens", "seconds")}
+    for arm, own in by_cost["rollouts"].items():
         budget = spent(own)
         [end] = mean_success(own, np.array([budget]), 0)
         costs = [float(cost_to(goal, curve.costs, curve.observed)[0]) for curve in own]
@@ -68,17 +63,47 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
         )
         of_all = 100 * sum(for_critic(table, arm) for table in tables.values()) / (budget * len(tables))
         share = f"{of_all:.0f} %" if of_all else ""
-        beside = ["", "", "", ""]
-        if arm != against and against in curves:
-            _, judged = beside_at_equal_cost(own, curves[against], goal)
-            by_chance[arm] = judged.difference_p
-            beside = [interval_words(judged.difference, 3), times(judged)]
-            for by_cost in by_costs:
-                pair = ([by_cost[name][seed] for seed in tables] for name in (arm, against))
-                beside.append(times(compared(*pair, budget=0, threshold=goal, seed=0)))
-        found.append([arm, f"{budget:,.0f}", share, interval_words(end, 3), reached, *beside])
-    p = dict(zip(by_chance, holm(list(by_chance.values())), strict=True))
-    return [[*line[:6], p_words(p[line[0]]) if line[0] in p else "", *line[6:]] for line in found]
+        if arm != against and against in by_cost["rollouts"]:
+            of_arm[arm] = beside_at_equal_cost(own, by_cost["rollouts"][against], goal)[1]
+        found.append([arm, f"{budget:,.0f}", share, interval_words(end, 3), reached])
+    by_chance = [holm([judged.difference_p for judged in of_arm.values()])]
+    by_chance += [holm([judged.ratio_p for judged in of_arm.values()])]
+    p = dict(zip(of_arm, zip(*by_chance, strict=True), strict=True))
+    for line in found:
+        arm = line[0]
+        if arm not in of_arm:
+            line += [""] * 6
+            continue
+        judged, (of_gap, of_ratio) = of_arm[arm], map(p_words, p[arm])
+        line += [interval_words(judged.difference, 3), of_gap, times(judged), of_ratio]
+        for cost in ("tokens", "seconds"):
+            pair = (by_cost[cost][name] for name in (arm, against))
+            line.append(times(compared(*pair, budget=0, threshold=goal, seed=0)))
+    return found
+
+
+def at_thresholds(regime: str, tables: Seeds, against: str, goals: Sequence[float]) -> list[list[str]]:
+    """Returns a line for each arm beside `against`: how many times its rollouts that needs to each goal."""
+    curves = _made(regime, tables, "rollouts")
+    return [
+        [
+            arm,
+            *(
+                times(compared(own, curves[against], budget=0, threshold=goal, seed=0), bounds=False)
+                for goal in goals
+            ),
+        ]
+        for arm, own in curves.items()
+        if arm != against
+    ]
+
+
+def _made(regime: str, tables: Seeds, cost: str) -> dict[str, list[Curve]]:
+    """Returns arm -> its curve on each seed, of the arms that all seeds have, in the regime's order."""
+    by_arm = curves_by_arm(tables, cost)
+    names = dict.fromkeys([*comparison_of(regime)["arms"], *by_arm])
+    whole = [arm for arm in names if by_arm.get(arm, {}).keys() == tables.keys()]
+    return {arm: [by_arm[arm][seed] for seed in tables] for arm in whole}
 
 
 def for_critic(table: Table, arm: str) -> float:
@@ -127,11 +152,19 @@ def beside_at_equal_cost(
     return budget, compared(own, others, budget=budget, threshold=threshold, seed=0)
 
 
-def times(judged: Compared) -> str:
-    """Returns the ratio of what two arms pay to the threshold, or the bounds that censored runs leave."""
+def times(judged: Compared, *, bounds: bool = True) -> str:
+    """Returns the ratio of what two arms pay to the threshold, or what censored runs leave of it.
+
+    `open`: on that side no bound can be given, as too many runs were not there yet.
+    """
     if np.isfinite(judged.ratio.value):
-        return interval_words(judged.ratio, 2)
-    least, most = judged.ratio_at_least, judged.ratio_at_most
-    bounds = [f"at least {least:.2f}"] * bool(np.isfinite(least) and least > 0)
-    bounds += [f"at most {most:.2f}"] * bool(np.isfinite(most))
-    return ", ".join(bounds) or "neither median reaches it"
+        found = f"{judged.ratio.value:.2f}"
+    else:
+        least, most = judged.ratio_at_least, judged.ratio_at_most
+        known = [f"at least {least:.2f}"] * bool(np.isfinite(least) and least > 0)
+        known += [f"at most {most:.2f}"] * bool(np.isfinite(most))
+        if not known:
+            return "neither median reaches it"
+        found = ", ".join(known)
+    ends = [f"{end:.2f}" if np.isfinite(end) and end > 0 else "open" for end in (judged.ratio.low, judged.ratio.high)]
+    return f"{found} [{', '.join(ends)}]" if bounds and ends != ["open", "open"] else found

@@ -13,7 +13,15 @@ from pipeline.statistics import wilson
 
 
 def rows_of(name: str) -> dict[int, Table]:
-    """Returns seed -> rows of a benchmark's results."""
+    """Returns seed -> rows of a benchmark's results; of `one+another` both, on the seeds that both have."""
+    first, *more = name.split("+")
+    rows = _rows_of(first)
+    for other in map(_rows_of, more):
+        rows = {seed: Table([*rows[seed].rows, *other[seed].rows]) for seed in rows.keys() & other.keys()}
+    return dict(sorted(rows.items()))
+
+
+def _rows_of(name: str) -> dict[int, Table]:
     files = [*RESULTS.glob(f"{name}.json")] or [*RESULTS.glob(f"{name}-seed*.json")]
     if not files:
         raise FileNotFoundError(f"no results of {name} in {RESULTS}; run python -m benchmarks.{name}")
@@ -147,10 +155,17 @@ def looks(name: str, against: str, regime: str = "") -> str:
         f"success beside {against}",
         "p",
         "times fewer rollouts",
+        "p",
         "tokens",
         "seconds",
     ]
     return grid(head, _looks.lines(regime or name, rows_of(name), against))
+
+
+def at_thresholds(name: str, goals: Sequence[float], against: str = "decoupled_clip") -> str:
+    """Returns how many times the rollouts of each arm of a regime another one needs to each of some goals."""
+    head = ["times fewer rollouts, to", *(f"{100 * goal:g} %" for goal in goals)]
+    return grid(head, _looks.at_thresholds(name, rows_of(name), against, goals))
 
 
 def ahead(

@@ -27,6 +27,7 @@ WORDS = (
     "demo",
     "looks",
     "ahead",
+    "at_thresholds",
     "levels",
     "policies",
     "splits",

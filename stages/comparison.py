@@ -27,7 +27,7 @@ def plan(start: Start[Config]) -> Plan[list[ArmRun]]:
 OF_RUNS = {section for name in MAIN_CHAIN[:-1] for section in stage_of(name).sections}
 STAGE = Stage(
     name="comparison",
-    code_version=4,
+    code_version=5,
     inputs=lambda config: (),
     sections=("comparison", *sorted(OF_RUNS)),
     plan=plan,

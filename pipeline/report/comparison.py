@@ -80,6 +80,9 @@ def comparison_report(
         "arms": {arm: _of_arm(arm, own, rows, spending) for arm, own in sorted(curves["rollouts"].items())},
         "measures": measures,
         "failed": {f"{arm}-seed{seed}": why for (arm, seed), why in failed.items()},
+        "left_out": [
+            f"{arm}-seed{seed}" for arm, seed in failed if seed not in curves["rollouts"].get(arm, {})
+        ],
     }
 
 

@@ -19,7 +19,8 @@ HOW = (
     "nearest curve that never falls reaches it. A run that never does counts as more than it spent: as "
     "just that in one bound of a ratio, as infinite in the other. Intervals hold 95 % of a bootstrap over "
     "seeds, then clusters of tasks, paired by seed and task, stretched for few seeds; p is two-sided, "
-    "Student's by the spread of that bootstrap, Holm's over the arms."
+    "Student's by the spread of that bootstrap, Holm's over the arms. One seed has bounds over tasks and no "
+    "p: two trainings of one arm differ, too. Seeds that begin with one base (sft.base) say nothing of others."
 )
 Interval = Mapping[str, float | None]
 
@@ -30,9 +31,9 @@ def claims_of(report: Mapping[str, Any], measure: str) -> list[str]:
     return [
         f"{report['method']} against {claim['against']}, {len(claim['seeds'])} seeds: "
         f"{_points(claim['difference'])} at {claim['budget']:,.0f} {of} "
-        f"(p {p_words(claim['difference']['p_holm'])}); "
+        f"(p {_p(claim, 'difference')}); "
         f"{claim['against']} takes {_times(claim['ratio'])} as many {of} to {percent:g} % "
-        f"(p {p_words(claim['ratio']['p_holm'])})"
+        f"(p {_p(claim, 'ratio')})"
         for claim in found["claims"]
     ]
 
@@ -42,6 +43,8 @@ def comparison_page(name: str, report: Mapping[str, Any]) -> str:
     primary, failed = next(iter(MEASURES)), report["failed"]
     seeds = max((len(arm["seeds"]) for arm in report["arms"].values()), default=0)
     ended = f"{len(failed)} runs came to no end: {', '.join(failed)}."
+    if left_out := report["left_out"]:
+        ended += f" No figure has {', '.join(left_out)}: nobody looked at the policy that they had."
     opening: list[Block] = [
         *([Text(ended, "fail")] * bool(failed)),
         *map(Text, claims_of(report, primary)),
@@ -71,7 +74,7 @@ def _of_measure(report: Mapping[str, Any], measure: str) -> Section:
     claims = []
     for claim in found["claims"]:
         gap, ratio = claim["difference"], claim["ratio"]
-        p = [p_words(part["p_holm"]) for part in (gap, ratio)]
+        p = [_p(claim, part) for part in ("difference", "ratio")]
         claims.append((claim["against"], f"{claim['budget']:,.0f}", _points(gap), p[0], _times(ratio), p[1]))
     to, at = f"{of} to {100 * threshold:g} %", f"success at {found['budget']:,.0f}"
     against = (f"{report['method']} against", f"at {of}", "more success", "p", f"ratio of {to}", "p")
@@ -107,6 +110,11 @@ def _spending(report: Mapping[str, Any]) -> Table:
     return Table(
         ("arm", "stage", "rollouts", "tokens", "seconds"), rows, "What a run pays for, mean over seeds."
     )
+
+
+def _p(claim: Mapping[str, Any], part: str) -> str:
+    """Returns Holm's p of a claim; a single seed has none, since two trainings of one arm differ, too."""
+    return p_words(claim[part]["p_holm"]) if len(claim["seeds"]) > 1 else "unknown of one seed"
 
 
 def _number(value: float | None, otherwise: str, digits: int = 0) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks._looks import ahead, curves_by_arm, for_critic, lines
+from benchmarks._looks import ahead, at_thresholds, curves_by_arm, for_critic, lines
 from benchmarks._regime_table import fewer
 from benchmarks._results import Row, Table, measured
 
@@ -42,10 +42,11 @@ def test_an_arm_is_held_against_another_at_its_own_budget_and_by_rollouts_to_the
         "0.450 [0.450, 0.450]",
         "< 0.001",
         "3.67 [3.67, 3.67]",
+        "< 0.001",
         "1.83 [1.83, 1.83]",
         "0.92 [0.92, 0.92]",
     ]
-    assert other == ["decoupled_clip", "8,000", "", "0.900 [0.900, 0.900]", "5,500, 5,500", *[""] * 5]
+    assert other == ["decoupled_clip", "8,000", "", "0.900 [0.900, 0.900]", "5,500, 5,500", *[""] * 6]
 
 
 def test_the_dearer_of_two_arms_is_read_at_what_the_cheaper_one_spent() -> None:
@@ -69,9 +70,16 @@ def test_of_fresh_rollouts_alone_what_was_paid_before_them_is_free() -> None:
 def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
     ours, other = lines("sparse", {0: table(0.75, 0.6), 1: table(0.75, 0.6)}, "decoupled_clip")
     assert other[4] == "> 8,000, > 8,000"
-    assert ours[7] == "at least 5.33"
+    assert ours[7] == "at least 5.33 [5.33, open]"
     _, nobody = lines("sparse", {0: table(0.6, 0.6)}, "v_dapo")
     assert nobody[7] == "neither median reaches it"
+
+
+def test_a_ratio_at_other_thresholds_says_whether_the_headline_hangs_on_its_own() -> None:
+    """The method is at .55 after its 1,000 stored rollouts, the other at .1 + .8 of its 8,000 times a share."""
+    tables = {0: table(0.75, 0.9), 1: table(0.75, 0.9)}
+    [line] = at_thresholds("sparse", tables, "decoupled_clip", (0.5, 0.65, 0.95))
+    assert line == ["v_dapo", "4.00", "3.67", "neither median reaches it"]
 
 
 def test_what_a_stored_phase_learns_from_is_not_for_the_critic_alone() -> None:
@@ -88,6 +96,6 @@ def test_times_fewer_is_of_the_least_seed_and_the_most_and_says_who_never_came()
     own, others = (list(curves[arm].values()) for arm in ("v_dapo", "decoupled_clip"))
     assert fewer(own, others, 0.65) == "3.7 to > 5.3"
     short = curves_by_arm({0: table(0.6, 0.6)})["v_dapo"][0]  # 2,000 rollouts and not there
-    assert fewer(own, [others[0], short], 0.65) == "> 1.3 to > 3.7"
+    assert fewer(own, [others[0], short], 0.65) == "> 1.33 to > 3.6"  # 3.67, rounded down
     with pytest.raises(ValueError, match=r"a run did not reach 0\.65 for 8000"):
         fewer(others, own, 0.65)

@@ -109,6 +109,21 @@ def test_a_refused_run_keeps_its_start_and_counts_as_more_than_it_spent() -> Non
     assert "the critic&#39;s gate failed" in page
 
 
+def test_a_refused_run_that_nobody_looked_at_is_named_as_in_no_figure() -> None:
+    rows, spending = tables()
+    rows = [row for row in rows if row["arm"] != "ours" or row["seed"]]
+    report = comparison_report(rows, spending, method="ours", threshold=0.5, failed={("ours", 0): "refused"})
+    assert report["left_out"] == ["ours-seed0"]
+    assert "No figure has ours-seed0" in comparison_page("r", report)
+
+
+def test_one_seed_has_bounds_over_tasks_and_no_p() -> None:
+    rows, spending = ([row for row in of if row["seed"] == 0] for of in tables())
+    report = comparison_report(rows, spending, method="ours", threshold=0.5, failed={})
+    [line] = claims_of(report, "rollouts")
+    assert line.count("(p unknown of one seed)") == 2
+
+
 def test_an_arm_that_never_reaches_the_threshold_bounds_the_ratio() -> None:
     rows, spending = tables()
     rows = [row for row in rows if row["arm"] == "ours" or row["iteration"] <= 2]
