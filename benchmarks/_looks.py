@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
@@ -166,5 +166,7 @@ def times(judged: Compared, *, bounds: bool = True) -> str:
         if not known:
             return "neither median reaches it"
         found = ", ".join(known)
-    ends = [f"{end:.2f}" if np.isfinite(end) and end > 0 else "open" for end in (judged.ratio.low, judged.ratio.high)]
-    return f"{found} [{', '.join(ends)}]" if bounds and ends != ["open", "open"] else found
+    low, high = (
+        f"{end:.2f}" if np.isfinite(end) and end > 0 else "open" for end in astuple(judged.ratio)[1:]
+    )
+    return f"{found} [{low}, {high}]" if bounds and (low, high) != ("open", "open") else found

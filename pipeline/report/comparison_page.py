@@ -20,7 +20,7 @@ HOW = (
     "just that in one bound of a ratio, as infinite in the other. Intervals hold 95 % of a bootstrap over "
     "seeds, then clusters of tasks, paired by seed and task, stretched for few seeds; p is two-sided, "
     "Student's by the spread of that bootstrap, Holm's over the arms. One seed has bounds over tasks and no "
-    "p: two trainings of one arm differ, too. Seeds that begin with one base (sft.base) say nothing of others."
+    "p: two trainings of one arm differ, too. Seeds that share a base (sft.base) say nothing of others."
 )
 Interval = Mapping[str, float | None]
 

@@ -76,7 +76,7 @@ def test_what_never_reaches_the_threshold_bounds_the_ratio() -> None:
 
 
 def test_a_ratio_at_other_thresholds_says_whether_the_headline_hangs_on_its_own() -> None:
-    """The method is at .55 after its 1,000 stored rollouts, the other at .1 + .8 of its 8,000 times a share."""
+    """The method is at .55 after its 1,000 stored rollouts, the other at .5 after half of 8,000."""
     tables = {0: table(0.75, 0.9), 1: table(0.75, 0.9)}
     [line] = at_thresholds("sparse", tables, "decoupled_clip", (0.5, 0.65, 0.95))
     assert line == ["v_dapo", "4.00", "3.67", "neither median reaches it"]
