@@ -150,21 +150,27 @@ def positive(x: np.ndarray) -> np.ndarray:
     return np.where(x > 1e-12, x, np.nan)
 
 
-def standard_errors_apart(
-    k: np.ndarray, n: np.ndarray, other_k: np.ndarray, other_n: np.ndarray
-) -> np.ndarray:
-    """Returns by how many standard errors k of n successes are more than the others, elementwise.
+Samples = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Sums of rewards in [0, 1], how many there are, and sums of their squares, which are the sums of 0 and 1."""
+
+
+def standard_errors_apart(samples: Samples, others: Samples) -> np.ndarray:
+    """Returns by how many standard errors the mean of samples is above that of others, elementwise.
 
     One success and one failure are added to each (Agresti and Caffo 2000): the plain standard error of 2 of 2
     is 0, and would call it better than 0 of 2 for certain.
 
     Example:
-        >>> n = np.array([2, 8])
-        >>> standard_errors_apart(np.array([2, 8]), n, np.array([0, 1]), n).round(1)
+        >>> n, k, other = np.array([2, 8]), np.array([2, 8]), np.array([0, 1])
+        >>> standard_errors_apart((k, n, k), (other, n, other)).round(1)
         array([1.6, 4.4])
     """
-    p, other = (k + 1) / (n + 2), (other_k + 1) / (other_n + 2)
-    return (p - other) / np.sqrt(p * (1 - p) / (n + 2) + other * (1 - other) / (other_n + 2))
+    (p, variance), (other, other_variance) = (
+        (mean, (mean * (1 - mean) - (k - squares) / (n + 2)) / (n + 2))
+        for k, n, squares in (samples, others)
+        for mean in [(k + 1) / (n + 2)]
+    )
+    return (p - other) / np.sqrt(variance + other_variance)
 
 
 def wilson(num_successes: float, num_trials: int) -> Interval:

@@ -24,7 +24,7 @@ def plan(start: Start[Config]) -> Plan[tuple[FitData, Path]]:
 
 STAGE = Stage(
     name="critic",
-    code_version=13,
+    code_version=14,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     sections=("critic", "training", "tasks.environment"),
     plan=plan,

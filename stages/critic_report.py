@@ -58,6 +58,12 @@ def plan(start: Start[Config]) -> Plan[Work]:
             code=ExitCode.QUALITY,
         )
     tasks = audit_tasks(start)
+    # Said, not refused: the page is worth its rollouts to whoever wants to see what the critic knows.
+    if not contract.converged:
+        start.say(
+            "the critic ran out of epochs before it converged, so the gate will fail whatever is audited. "
+            "Next: stop here and raise critic.max_epochs, or go on for the page alone"
+        )
     if (clusters := len({task.cluster for task in tasks})) < MIN_CLUSTERS:
         start.say(
             f"the audited tasks are of {clusters} clusters: below {MIN_CLUSTERS} no bound can be given, so "
@@ -86,7 +92,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
 
 STAGE = Stage(
     name="critic_report",
-    code_version=19,
+    code_version=20,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels", "critic"),
     sections=("critic_report", "run.held_out", "engine", "sampling", "prompt", "feedback", "tasks"),
     plan=plan,

@@ -1,5 +1,6 @@
 """What an audit of a critic has measured: states with K fresh continuations each, as arrays."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -84,6 +85,12 @@ class AuditData:
         """
         squares = self.k if self.squares is None else self.squares
         return np.maximum(squares / self.K - self.v_hat**2, 0.0) / (self.K - 1)
+
+    @property
+    def spread(self) -> np.ndarray:
+        """[N] mean square - Vhat^2, the variance of a state's samples: Vhat (1 - Vhat) of successes."""
+        mixed = 0.0 if self.squares is None else (self.k - self.squares) / self.K
+        return self.v_hat * (1 - self.v_hat) - mixed
 
     def _columns(self) -> dict[str, np.ndarray]:
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "rollouts"}
@@ -191,6 +198,24 @@ def audited_states(
     if (columns["squares"] == columns["k"]).all():
         del columns["squares"]
     return AuditData(**columns, rollouts=tuple(shown))
+
+
+def failed_tasks(rollouts: Sequence[Rollout]) -> dict[str, str]:
+    """Returns task_id -> how it failed of the tasks of which nothing can be used, and where feedback failed.
+
+    Of an audited task that is a graded bare first draw, or a bare state with two graded continuations if any
+    were asked for. One rollout of a task's hundreds is one sample less, not a task less.
+    """
+    bare = [r for r in rollouts if not r.guided]
+    first = [r for r in bare if r.kind == "whole" and r.draw == 0]
+    fresh = [r for r in bare if r.kind == "continuation"]
+    of_state = Counter(
+        (r.task_id, r.parent_rollout_ids[0], r.start_step_index) for r in fresh if r.reward is not None
+    )
+    lost = {r.task_id for r in first} - {r.task_id for r in first if r.reward is not None}
+    lost |= {r.task_id for r in fresh} - {task for (task, *_), number in of_state.items() if number >= 2}
+    failed = {r.task_id: f"feedback_{r.feedback_status}" for r in rollouts if r.feedback_failed}
+    return failed | dict.fromkeys(lost, "infra_error")
 
 
 def check_judged(audit: AuditData, trained_clusters: Collection[str], rollouts: Sequence[Rollout]) -> None:

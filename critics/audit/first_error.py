@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from critics.audit.data import AuditRollout
-from pipeline.statistics import ClusterBootstrap, Interval, ratio
+from pipeline.statistics import MIN_CLUSTERS, ClusterBootstrap, Interval, ratio
 
 LARGE_FALL = 0.15
 """A step is taken for an error if it lowers the value by more than this (start value)."""
@@ -54,7 +54,8 @@ def located(
     """Returns how often `found` names the first wrong step of solutions, None standing for no error.
 
     `exact` and `within_one` are shares of the solutions with an error, `none` of those without one; `f1` is
-    2 ab / (a + b) of `exact` and `none` (arXiv:2412.06559). Intervals resample clusters.
+    2 ab / (a + b) of `exact` and `none` (arXiv:2412.06559). Intervals resample clusters,
+    none of fewer than ten.
     """
     rows: list[tuple[float, ...]] = []
     for true, place in zip(wrong, found, strict=True):
@@ -62,7 +63,7 @@ def located(
         right = true is None
         rows.append((not right, off == 0, off <= 1, right, right and place is None))
     wrong_, exact, near, right_, none = np.array(rows, np.float64).reshape(len(rows), 5).T
-    boot = ClusterBootstrap(clusters, num_resamples, seed)
+    boot = ClusterBootstrap(clusters, num_resamples, seed, MIN_CLUSTERS)
 
     def f1(wrong: np.ndarray, exact: np.ndarray, right: np.ndarray, none: np.ndarray) -> np.ndarray:
         a, b = ratio(exact, wrong), ratio(none, right)

@@ -83,7 +83,7 @@ def explained_within(
     p: np.ndarray, V: np.ndarray, v: np.ndarray, groups: np.ndarray, boot: ClusterBootstrap
 ) -> Interval:
     """Returns EV_within of p, Vhat, its noise and the numbers of the states' rollouts, [N >= 1] each."""
-    p, V, noise = _centred(p, groups), _centred(V, groups), (1 - 1 / np.bincount(groups)[groups]) * v
+    p, V, noise = centred(p, groups), centred(V, groups), (1 - 1 / np.bincount(groups)[groups]) * v
     # A rollout with one audited state contributes exact zeros.
     columns = [(p - V) ** 2 - noise, V**2 - noise]
     return boot.interval(columns, lambda error, variance: 1 - error / positive(variance))
@@ -94,13 +94,13 @@ def gained_within(audit: AuditData, other: np.ndarray, boot: ClusterBootstrap) -
     if not len(audit):
         return UNDEFINED
     groups = audit.groups()
-    p, q, V = (_centred(x, groups) for x in (audit.p, other, audit.v_hat))
+    p, q, V = (centred(x, groups) for x in (audit.p, other, audit.v_hat))
     noise = (1 - 1 / np.bincount(groups)[groups]) * audit.noise
     columns = [(q - V) ** 2 - (p - V) ** 2, V**2 - noise]
     return boot.interval(columns, lambda gain, variance: gain / positive(variance))
 
 
-def _centred(x: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def centred(x: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Returns [N] x minus its mean over each group."""
     return x - (np.bincount(groups, weights=x) / np.maximum(np.bincount(groups), 1))[groups]
 
@@ -121,7 +121,9 @@ def steps(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
 
         return boot.interval(columns, of_sums, i)
 
-    clear = np.abs(standard_errors_apart(audit.k[j], audit.K[j], audit.k[i], audit.K[i])) > APART
+    squares = audit.k if audit.squares is None else audit.squares
+    now, before = ((audit.k[at], audit.K[at], squares[at]) for at in (j, i))
+    clear = np.abs(standard_errors_apart(now, before)) > APART
     agree = (np.sign(A) == np.sign(A_hat)) & clear
     return {
         "rho_a": of_moments(lambda ours, true, both: both / np.sqrt(positive(ours) * true)),
@@ -133,22 +135,17 @@ def steps(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
 
 
 def skills(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:
-    """Returns the Brier score, and the share of the one of each of `BASELINES` that is gained."""
-    V = audit.v_hat
-    ours = brier_terms(audit.p, V)
+    """Returns the Brier score against single samples, and the gained share of each of `BASELINES`'."""
+    V, spread = audit.v_hat, audit.spread
+    ours = (audit.p - V) ** 2 + spread
     measures = {"brier": boot.mean(ours)}
     values = {name: baseline(audit) for name, baseline in BASELINES.items()}
     for name, p in values.items():
-        theirs = brier_terms(p, V)
+        theirs = (p - V) ** 2 + spread
         # Where the reference makes no error (few states, all alike), no share of it can be gained.
         measures[f"skill_over_{name}"] = boot.interval([ours, theirs], lambda a, b: 1 - a / positive(b))
     measures["ev_within_over_errors_so_far"] = gained_within(audit, values["errors_so_far"], boot)
     return measures
-
-
-def brier_terms(p: np.ndarray, v_hat: np.ndarray) -> np.ndarray:
-    """Returns [N] (p - Vhat)^2 + Vhat (1 - Vhat): the mean squared error of p against a state's samples."""
-    return (p - v_hat) ** 2 + v_hat * (1 - v_hat)
 
 
 def discrimination(audit: AuditData, boot: ClusterBootstrap) -> dict[str, Interval]:

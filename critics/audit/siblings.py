@@ -45,13 +45,19 @@ class Siblings:
     p: np.ndarray  # calibrated value
     k: np.ndarray  # sum of its own fresh continuations' rewards
     K: np.ndarray  # continuations that were graded, >= 2
+    squares: np.ndarray  # sum of squared rewards, k where these are 0 or 1
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[str, str, float, float, int]]) -> Self:
-        """Returns the arrays of rows (set, cluster, p, k, K)."""
-        columns = list(zip(*rows, strict=True)) if rows else [()] * 5
-        kinds: list[type] = [str, str, float, float, np.int64]
+    def of(cls, rows: Sequence[tuple[str, str, float, float, int, float]]) -> Self:
+        """Returns the arrays of rows (set, cluster, p, k, K, squares)."""
+        columns = list(zip(*rows, strict=True)) if rows else [()] * 6
+        kinds: list[type] = [str, str, float, float, np.int64, float]
         return cls(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+
+    @property
+    def reference_size(self) -> int:
+        """Continuations that the reference looks at; 0 of graded rewards, as it draws from counts."""
+        return reference_size(self.K) if (self.squares == self.k).all() else 0
 
     def sets(self) -> list[np.ndarray]:
         """Returns the rows of each set of two or more, in order of first appearance."""
@@ -80,7 +86,10 @@ def measured_siblings(
     counted = [(s, got) for s in siblings.values() if len(got := rewards.get(s.rollout_id, [])) >= 2]
     values = values_of([joined(parents[s.parent_rollout_ids[0]], s) for s, _ in counted])
     rows = [
-        (s.parent_rollout_ids[0], clusters[s.task_id], float(v[s.start_step_index + 1]), sum(got), len(got))
+        (
+            *(s.parent_rollout_ids[0], clusters[s.task_id], float(v[s.start_step_index + 1])),
+            *(sum(got), len(got), sum(x * x for x in got)),
+        )
         for (s, got), v in zip(counted, values, strict=True)
     ]
     return Siblings.of(rows)
@@ -110,7 +119,7 @@ def sibling_measures(
     """
     rng = np.random.default_rng([seed, 8])
     V = siblings.k / np.maximum(siblings.K, 1)
-    size = reference_size(siblings.K) if (siblings.k % 1 == 0).all() else 0  # drawn from counts
+    size = siblings.reference_size
     tops: list[OfSet] = []
     references: list[OfSet] = []
     ordered: list[OfSet] = []
@@ -125,7 +134,8 @@ def sibling_measures(
             if rest.max() > rest.min():
                 references.append((cluster, *top_share(seen.astype(float), rest)))
         i, j = np.triu_indices(len(rows), 1)
-        clear = np.abs(standard_errors_apart(k[i], K[i], k[j], K[j])) > APART
+        one, other = ((k[at], K[at], siblings.squares[rows][at]) for at in (i, j))
+        clear = np.abs(standard_errors_apart(one, other)) > APART
         rightly = (p[i] - p[j]) * (truth[i] - truth[j]) > 0
         ordered.append((cluster, float(rightly[clear].sum()), float(clear.sum())))
 

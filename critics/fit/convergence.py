@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from critics.audit.measures import brier_terms, explained_within
+from critics.audit.measures import explained_within
 from critics.fit.held_out import HeldOut
 from critics.fit.rows import state_weight
 from critics.fit.schedule import Schedule
@@ -83,7 +83,8 @@ def task_brier(p: np.ndarray, validation: HeldOut) -> np.ndarray:
     Dividing by a task's own weight instead would make the states of a rollout that ends early, and so is the
     likelier a failure, weigh more.
     """
-    terms = brier_terms(p, validation.num_success / validation.num_samples)
+    share = validation.num_success / validation.num_samples
+    terms = (p - share) ** 2 + share * (1 - share)
     weights = state_weight(validation.num_samples.astype(np.float64))
     _, tasks = np.unique(validation.task_id, return_inverse=True)
     return np.bincount(tasks, weights=weights * terms) * ((tasks.max() + 1) / weights.sum())

@@ -89,7 +89,8 @@ def fit_data(
         ),
         bootstrap=bootstrap,
     )
-    check_enough(data.fit, data.validation)
+    continued_states = any(label.num_continuations for label in labels)
+    check_enough(data.fit, data.validation, continued=continued_states)
     if not len(data.calibration.row):
         raise ArtifactError(
             "no graded rollout of the starting policy lies in the clusters that calibrate the critic. Next: "

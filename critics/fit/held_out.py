@@ -1,5 +1,6 @@
 """States with samples that a fit is judged or calibrated on."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from critics.fit.rows import value_positions
-from critics.labels.soft_targets import label_counts
+from critics.labels.soft_targets import label_counts, soft_target
 from critics.privileged import counts_of
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training import Trainer, TrainingRow
@@ -44,12 +45,19 @@ Counts = tuple[float, int, float, int]
 
 
 def held_out(rollouts: Sequence[Rollout], labels: Sequence[Label]) -> HeldOut:
-    """Returns the labelled states of the rollouts that have at least one sample."""
+    """Returns the labelled states of the rollouts that have at least one sample.
+
+    Beside continuations an own outcome has the share of `soft_target`: as one of n + 1 samples it would weigh
+    less where continuations were asked for, so just before errors, and what is held out would be too hopeful.
+    """
     counts: dict[str, dict[int, Counts]] = defaultdict(dict)
     for label in labels:
         k, n = label_counts(label)
+        fresh = label.num_success, label.num_continuations
+        if fresh[1] and label.outcome is not None:
+            k = n * soft_target(*fresh, label.outcome, 0.0, 0.0)
         if n > 0:
-            counts[label.rollout_id][label.step_index] = (k, n, label.num_success, label.num_continuations)
+            counts[label.rollout_id][label.step_index] = (k, n, *fresh)
     return _held_out(rollouts, counts)
 
 
@@ -85,21 +93,23 @@ def _held_out(rollouts: Sequence[Rollout], counts: Mapping[str, Mapping[int, Cou
     return HeldOut(tuple(rows), *([np.array(column) for column in zip(*entries, strict=True)] or nothing))
 
 
-def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut) -> None:
+def check_enough(fit_rows: Sequence[TrainingRow], validation: HeldOut, *, continued: bool) -> None:
     """Raises ArtifactError if there is nothing to fit, or nothing to judge convergence on.
 
     That takes 2 tasks, and samples that do not all end alike (else with code QUALITY): any values fit such
     samples once their level is right, so a fit would seem to have converged whatever it had learned.
+    `continued` says whether states were, which decides what makes more labels.
     """
     num_tasks = len(set(validation.task_id.tolist()))
     if not fit_rows or num_tasks < 2:
         raise ArtifactError(
             f"{len(fit_rows)} labelled rollouts to fit and {num_tasks} validation tasks with a sampled "
-            "state; at least 1 and 2 are needed. Next: more labels (labels.max_states), tasks of more "
-            "clusters (section tasks), or other critic.fit_share and critic.validate_share"
+            "state; at least 1 and 2 are needed. Next: more rollouts (rollouts.num_tasks), "
+            + "more continued states (labels.max_states), " * continued
+            + "tasks of more clusters (section tasks), or other critic.fit_share and critic.validate_share"
         )
-    won, sampled = validation.num_success.sum(), int(validation.num_samples.sum())
-    if won <= 0 or won >= sampled:
+    won, sampled = float(validation.num_success.sum()), int(validation.num_samples.sum())
+    if won <= 0 or math.isclose(won, sampled):
         raise ArtifactError(
             f"all {sampled} samples of the {num_tasks} validation tasks {'succeed' if won else 'fail'}; "
             "convergence can be judged on samples that end differently. Next: tasks of another difficulty "

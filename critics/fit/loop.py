@@ -79,9 +79,10 @@ def fit(
             if latest["number"] in now["kept"]:
                 keep(latest["number"])
             on_evaluation(latest)
-            now |= {"loss_sum": 0.0, "loss_count": 0}
+            given_up = now.get("given_up", [])
+            now |= {"loss_sum": 0.0, "loss_count": 0, "given_up": dropped}
             checkpoint(dict(now))
-            for number in dropped:  # only once no saved state names it
+            for number in given_up:  # by the look before: if this state is damaged, the one before is read
                 drop(number)
         converged = looks[-1]["stale"] >= settings.patience
         if converged or taken >= plan.total:

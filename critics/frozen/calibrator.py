@@ -19,7 +19,7 @@ from critics.logit import binomial_regression, logit, sigmoid
 from critics.privileged import Counts
 
 MIN_ROLLOUTS_FOR_SHIFT = 200
-"""Below this many rollouts only the temperature is fitted, a_low = a_high (start value)."""
+"""Below this many rollouts only the temperature is fitted, a_low = a_high, and f (start value)."""
 POSITIONS = 8
 """Steps with a shift of their own: 0, 1, ..., 6, and all later ones together (start value)."""
 SHIFT_RIDGE = 4.0
@@ -96,8 +96,9 @@ def fit_calibrator(
     """Returns the maximum-likelihood calibrator of counts k of n > 0 given raw value logits, N >= 1 states.
 
     All but the guided shift is of bare states, if there are any. Fewer than `MIN_ROLLOUTS_FOR_SHIFT` rollouts
-    of theirs: one slope alone, and no shift of theirs. Without `step_index` there are no shifts by step,
-    without `told` none by verdicts; each state is of a rollout of its own unless `rollout` [N] says of which.
+    of theirs: one slope, and of shifts of theirs only those by verdicts, which a prior holds. Without
+    `step_index` there are no shifts by step, without `told` none by verdicts; each state is of a rollout of
+    its own unless `rollout` [N] says of which.
     """
     after = np.zeros(len(z), dtype=bool) if guided is None else guided
     of = np.arange(len(z)) if rollout is None else rollout
@@ -135,20 +136,21 @@ def _fit(
     x = z + base_logit
     # The faint pull to slope 1 decides only where the data say nothing: constant z, or perfect separation.
     pull = 1e-3
-    if num_rollouts < MIN_ROLLOUTS_FOR_SHIFT:
-        slope = binomial_regression(x[:, None], num_success, num_samples, ridge=pull, centre=np.ones(1))[0]
-        slope = max(float(slope), MIN_SLOPE)
-        return Calibrator(slope, slope, 0.0, base_logit, len(z))
     sides, shifts, ridges = _sides(x), np.ones((len(z), 1)), [1e-6]
-    if step_index is not None:
+    if few := num_rollouts < MIN_ROLLOUTS_FOR_SHIFT:
+        sides, shifts, ridges = x[:, None], np.ones((len(z), 0)), []
+    elif step_index is not None:
         ridges += [SHIFT_RIDGE * len(z) / num_rollouts] * POSITIONS
         shifts = np.hstack([shifts, np.eye(POSITIONS)[np.minimum(step_index, POSITIONS - 1)]])
     names = sorted(set().union(*told)) if told is not None else []
     if told is not None and names:
         ridges += [VERDICT_RIDGE * len(z) / num_rollouts] * len(names)
         shifts = np.hstack([shifts, _columns(told, names)])
-    slopes, free = np.full(2, MIN_SLOPE), np.ones(2, dtype=bool)
+    slopes, free = np.full(sides.shape[1], MIN_SLOPE), np.ones(sides.shape[1], dtype=bool)
     while True:  # A slope that would be below the least one is held there, and the rest is fitted again.
+        if not free.any() and not ridges:
+            beta = np.zeros(0)
+            break
         beta = binomial_regression(
             np.hstack([sides[:, free], shifts]),
             num_success,
@@ -162,8 +164,8 @@ def _fit(
             break
         free &= slopes >= MIN_SLOPE
         slopes[~free] = MIN_SLOPE
-    common, *others = beta[len(beta) - len(ridges) :].tolist()
-    low, high = slopes.tolist()
+    common, *others = [0.0] * few + beta[len(beta) - len(ridges) :].tolist()
+    low, high = slopes[[0, -1]].tolist()
     by_step, by_verdict = others[: len(others) - len(names)], others[len(others) - len(names) :]
     return Calibrator(
         low,

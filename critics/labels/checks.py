@@ -62,15 +62,18 @@ def check_labels(
                 "make rollouts SET=--fresh, and all after it",
             )
     kinds = kinds_of(labels)
-    rate = kinds["base_rate"]
+    _check_base_rate(kinds["base_rate"], "")
+    return kinds
+
+
+def _check_base_rate(rate: float | None, of: str) -> None:
     if rate is None or not MIN_BASE_RATE <= rate <= MAX_BASE_RATE:
         raise ArtifactError(
-            f"labels: base rate of success {rate} is outside [{MIN_BASE_RATE}, {MAX_BASE_RATE}]: with almost "
-            "no success, or no failure, there is nothing for a critic to tell apart. Next: a better starting "
-            "policy (make sft), or tasks of another level",
+            f"labels: base rate of success {rate}{of} is outside [{MIN_BASE_RATE}, {MAX_BASE_RATE}]: with "
+            "almost no success, or no failure, there is nothing for a critic to tell apart. Next: a better "
+            "starting policy (make sft), or tasks of another level",
             code=ExitCode.QUALITY,
         )
-    return kinds
 
 
 def kinds_of(labels: Sequence[Label]) -> dict[str, Any]:
@@ -87,12 +90,16 @@ def kinds_of(labels: Sequence[Label]) -> dict[str, Any]:
 
 
 def check_outcomes_differ(rollouts: Sequence[Rollout]) -> None:
-    """Raises ArtifactError, code QUALITY, if all graded rollouts have the same reward.
+    """Raises ArtifactError, code QUALITY, if graded rollouts have all the same reward, or nearly so.
 
-    What `check_labels` would say after the continuations, while nothing has been paid for them.
+    What `check_labels` would say after the continuations, while nothing has been paid for them: of all states
+    that an own outcome labels.
     """
-    rewards = {rollout.reward for rollout in rollouts if rollout.reward is not None}
+    graded = [(r, r.reward) for r in rollouts if r.reward is not None]
+    rewards = {reward for _, reward in graded}
     if len(rewards) >= 2:
+        own = [reward for r, reward in graded for step in r.steps if step.step_index in OUTCOME_STEPS]
+        _check_base_rate(float(np.mean(own)) if own else None, f" in {len(graded)} graded rollouts")
         return
     word = "could be graded"
     if rewards:

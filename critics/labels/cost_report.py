@@ -1,6 +1,8 @@
 """What labels are worth and what they cost: guided share, noise, duplicates, tokens by source."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,6 @@ import numpy as np
 from critics.labels.named_targets import RULES
 from critics.labels.soft_targets import label_counts
 from pipeline.ids import digest
-from pipeline.steps import state_tokens
 from pipeline.types import Label, Rollout, StateRef
 
 
@@ -27,10 +28,10 @@ def audit_labels(
     """
     by_id = {rollout.rollout_id: rollout for rollout in rollouts}
     counts = [label_counts(label) for label in labels]
-    states = {
-        digest(by_id[x.rollout_id].task_id, x.context, state_tokens(by_id[x.rollout_id], x.step_index))
-        for x in labels
-    }
+    labelled: dict[str, set[int]] = defaultdict(set)
+    for label in labels:
+        labelled[label.rollout_id].add(label.step_index)
+    states = {state for name, steps in labelled.items() for state in _states(by_id[name], steps)}
     duplicates = len(labels) - len(states)
     continued = [label for label in labels if label.num_continuations]
     own = [label for label in labels if _has_outcome(label)]
@@ -63,6 +64,20 @@ def audit_labels(
             "no sample": {"labels": without, "samples": 0, "tokens": 0},
         },
     }
+
+
+def _states(rollout: Rollout, steps: Container[int]) -> Iterator[bytes]:
+    """Returns hashes of task, context and tokens of a rollout's states before some steps.
+
+    Each token is read once: hashing every state's own tokens takes the square of a long rollout's length.
+    """
+    running = hashlib.blake2b(digest(rollout.task_id, rollout.context).encode(), digest_size=16)
+    tokens = np.array(rollout.token_ids, dtype=np.int64)
+    read, prompt = 0, len(rollout.prompt_token_ids)
+    for step in rollout.steps:
+        running.update(tokens[read : (read := prompt + step.token_start)].tobytes())
+        if step.step_index in steps:
+            yield running.digest()
 
 
 def noise_shares(k: np.ndarray, n: np.ndarray) -> tuple[float | None, float | None]:

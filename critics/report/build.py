@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from critics.audit import own_start
 from critics.audit.baselines import BASELINES, split_counts
 from critics.audit.calibration_error import equal_mass_bins, rising_curve
 from critics.audit.data import AuditData, AuditRollout, level_refitted, unseen
@@ -22,7 +23,7 @@ from critics.privileged import Kind
 from critics.report import gate
 from critics.report.opening import findings, opening_of
 from pipeline.ids import digest
-from pipeline.statistics import ClusterBootstrap, Interval, interval_dict, wilson
+from pipeline.statistics import MIN_CLUSTERS, ClusterBootstrap, Interval, interval_dict, wilson
 
 NUM_SAMPLES = 6
 """Rollouts drawn with their values."""
@@ -79,6 +80,8 @@ def build_report(
     measures = {context: gate.measures_of(part, **draws) for context, part in frozen.items()}
     bare = judged["bare"]
     told, num_telling = ({}, 0) if siblings is None else sibling_measures(siblings, **draws)
+    boot = ClusterBootstrap(bare.cluster, num_resamples, seed, MIN_CLUSTERS)
+    measures["bare"]["beyond_start"] = own_start.beyond_start(bare, boot)
     located = first_error(audit.rollouts, seed=seed)
     measures["bare"] |= told | {name: x for name, x in located.items() if isinstance(x, Interval)}
     changes = {} if probed is None else probe_changes(probed, **draws)
@@ -119,7 +122,7 @@ def build_report(
         "siblings": {
             "num_sets": 0 if siblings is None else len(siblings.sets()),
             "num_telling": num_telling,
-            "reference_size": 0 if siblings is None else reference_size(siblings.K),
+            "reference_size": 0 if siblings is None else siblings.reference_size,
         },
         "probes": probe_table(changes),
         "reliability": _reliability(bare, frozen["bare"].p, **draws),
@@ -152,6 +155,7 @@ def _references(
     """Returns `REFERENCE_METRICS` of the critic and of what it is read beside, on the judged bare states."""
     named = {"this critic": audit, "this critic, level as frozen": frozen}
     named |= {name: replace(audit, p=make(audit)) for name, make in BASELINES.items()}
+    named[own_start.NAME] = replace(audit, p=own_start.start_and_step(audit))
     named |= reference_critics(audit, seed, privileged)
     # What sampling at the very state would tell, judged by the state's other ones: no bound, it is noisy.
     if (size := reference_size(audit.K)) and audit.squares is None:
@@ -161,7 +165,9 @@ def _references(
     if np.isfinite(audit.v_star).all():
         named[SOLVER] = replace(audit, p=audit.v_star)
     if fitted is not None and len(fitted):
-        named[f"this critic on {len(set(fitted.task_id.tolist()))} tasks it was fitted on"] = fitted
+        named[f"this critic on {len(set(fitted.task_id.tolist()))} tasks it was fitted on"] = level_refitted(
+            fitted, seed
+        )
     rows = []
     for name, part in named.items():
         found = measure(part, num_resamples=num_resamples, seed=seed)
@@ -178,7 +184,8 @@ def _reliability(
 
     Bins of states have the bounds of their values as frozen, by which the viewer finds them again.
     """
-    boot, (before, after) = ClusterBootstrap(audit.cluster, num_resamples, seed), audit.pairs()
+    boot = ClusterBootstrap(audit.cluster, num_resamples, seed, MIN_CLUSTERS)
+    before, after = audit.pairs()
     p, v = audit.p, audit.v_hat
     return {
         "states": _binned(p, v, np.arange(len(audit)), boot, frozen),

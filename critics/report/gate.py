@@ -7,7 +7,7 @@ critic twice. Thresholds are constants: a gate that a configuration can loosen i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from critics.audit.data import AuditData, level_refitted
@@ -44,6 +44,13 @@ ABOVE_IF_TOLD: dict[Kind, tuple[tuple[str, float, str], ...]] = {
 the weights were fitted to, so there what these say of tasks proves nothing about steps."""
 NOT_MEASURED: Literal["not measured"] = "not measured"
 NOTHING_MEASURED = "not measured in this report"
+OF_STEPS = ("ev_within", "rho_a", "ev_within_over_errors_so_far")
+NO_STEPS = (
+    "undefined: no rollout has two audited states in a row; where rollouts have one step, there is no step "
+    "credit to judge. Next: an actor without a critic (actor.credit.mode=decoupled_clip), or an environment "
+    "whose answers have several steps"
+)
+"""Conditions on steps, and what is said of them where there are none."""
 FEW = f"no such change could be made, or in fewer than {MIN_CLUSTERS} clusters"
 
 
@@ -86,14 +93,21 @@ def judge(
         suffix = "" if context == "bare" else f" ({context})"
         for name, threshold, asks in (*ABOVE, *ABOVE_IF_TOLD[privileged]):
             conditions.append(_above(name + suffix, measures[name], threshold, asks + suffix))
+            if name in OF_STEPS and _has_no_steps(measures):
+                conditions[-1] = replace(conditions[-1], reason=NO_STEPS)
         conditions += [_calibrated(measures["ece_excess"], suffix), _level(measures["level_bias"], suffix)]
     conditions.append(_converged(converged))
     asks = "of sibling steps (after bare states) it prefers the best more often than chance"
     if sibling_excess is None:
-        conditions.append(Condition("sibling_top1", NOT_MEASURED, asks, NOTHING_MEASURED))
+        conditions.append(Condition("sibling_excess", NOT_MEASURED, asks, NOTHING_MEASURED))
     else:
-        conditions.append(_above("sibling_top1", sibling_excess, 0.0, asks))
+        conditions.append(_above("sibling_excess", sibling_excess, 0.0, asks))
     return conditions + _probes(probes or {})
+
+
+def _has_no_steps(measures: Mapping[str, Interval]) -> bool:
+    """Returns whether there are states, but no two in a row: else the error of a step would be known."""
+    return math.isnan(measures["adv_rmse"].value) and not math.isnan(measures["rmse"].value)
 
 
 def judge_outcomes(measures: Mapping[str, Interval], *, converged: bool) -> list[Condition]:

@@ -63,8 +63,14 @@ def findings(
         found.append((f"{_percent(measured.value)} %", f"{words} [{bounds}]"))
     ece, floor = measures["ece"].value, measures["ece_floor"].value
     if math.isfinite(ece):
-        words = f"off, its percentages on average (a perfect critic would show {100 * floor:.0f} here)"
-        found.append((f"{100 * ece:.0f} points", words))
+        frozen = 100 * abs(measures["level_bias"].value)
+        found.append(
+            (
+                f"{100 * ece:.0f} points",
+                f"off, its percentages on average once their level is right; as frozen it is off by "
+                f"{frozen:.0f} (a perfect critic would show {100 * floor:.0f} here)",
+            )
+        )
     return found
 
 

@@ -140,8 +140,9 @@ def _siblings(report: Report) -> str:
     rows = {
         "a blind choice": measures["sibling_chance"],
         "this critic": measures["sibling_top1"],
-        f"continuations (K = {found['reference_size']})": measures["sibling_reference"],
     }
+    if found["reference_size"]:
+        rows[f"continuations (K = {found['reference_size']})"] = measures["sibling_reference"]
     return plots.points("siblings", rows, x_label="best next step named", level=None)
 
 

@@ -28,6 +28,8 @@ STEPS = {
     "adv_rmse": "typical error of one step advantage",
     "sign_agreement": "share of the steps that are clear with so many continuations, whose direction it sees",
     "flattening": "spread of its advantages over the true spread; far below 1 is flat",
+    "beyond_start": "share it sees of what V(s_0) and the step number leave open (perfect: 1); if no sibling "
+    "was sampled, a critic that only knows its task and the step number can pass: about 0 here tells",
     "sibling_top1": "share of sets whose best next step, as measured, it names; a perfect critic misses some",
     "sibling_chance": "the same of a blind choice",
     "sibling_excess": "the difference of these two, which the gate asks about; grows with continuations",
@@ -73,7 +75,8 @@ REFERENCES_CAPTION = (
     "References, each with an advantage: it knows outcomes of the audited tasks or states, or was fitted on "
     "them. Trees on what is visible say how much a critic that reads only the dialogue could explain; with "
     "the verdicts so far, how much a verifier would add. Continuations are noisy, a good critic may beat "
-    "them. V* bounds from above. Far better on tasks it was fitted on: it knows them by heart."
+    "them. V* is the chance of the best play, and the policy's lies below it. Far better on tasks it was "
+    "fitted on: it knows them by heart."
 )
 SLICES_CAPTION = "All audited bare states, values as frozen."
 SIBLINGS_CAPTION = (

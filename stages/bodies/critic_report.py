@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from critics.audit.data import AuditData, audited_states, check_judged
+from critics.audit.data import AuditData, audited_states, check_judged, failed_tasks
 from critics.audit.siblings import measured_siblings
 from critics.frozen.critic import FrozenCritic
 from critics.labels.samples import rewards_of
@@ -18,8 +18,10 @@ from critics.report.page import report_page
 from env.catalog import offer_of
 from env.play.shards import play_shards
 from env.play.team import Job, Team
+from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.artifacts.runner import Start
 from pipeline.columns import VALUES
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.tables import rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
 from stages.critic_report import Work
@@ -47,6 +49,7 @@ def make(start: Start[Config], work: Work) -> None:
         )
         play(start, team, work, trained)
         rollouts = rollouts_of(start.shards)
+        check_graded(start, rollouts)
         whole = [r for r in rollouts if r.kind == "whole" and r.reward is not None and r.steps]
         values = {r.rollout_id: v for r, v in zip(whole, critic.values(whole), strict=True)}
         found = measured(start, team, critic, work, rollouts, values, trained)
@@ -86,11 +89,21 @@ def play(start: Start[Config], team: Team, work: Work, trained: Mapping[str, Tas
 
     for shard, played in play_shards(team.hands, start.shards, job_of, lambda _: start.stop_if_asked()):
         rollouts = in_fixed_order(played.rollouts, shard.item_ids)
-        of_task = {r.task_id: f"feedback_{r.feedback_status}" for r in rollouts if r.feedback_failed}
-        of_task |= {r.task_id: "infra_error" for r in rollouts if r.reward is None}
+        failed = Counter(failed_tasks(rollouts).values())
         tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
-        done, failed = len(shard.item_ids) - len(of_task), Counter(of_task.values())
-        start.shards.commit(shard.index, tables, done=done, failed=failed)
+        start.shards.commit(shard.index, tables, done=len(shard.item_ids) - failed.total(), failed=failed)
+
+
+def check_graded(start: Start[Config], rollouts: Sequence[Rollout]) -> None:
+    """Raises ArtifactError if too many rollouts could not be graded, spread over tasks that did not fail."""
+    ungraded = sum(rollout.reward is None for rollout in rollouts)
+    if start.shards.counts().failed_share <= MAX_FAILED_SHARE < ungraded / max(1, len(rollouts)):
+        raise ArtifactError(
+            f"{ungraded} of {len(rollouts)} rollouts could not be graded; at most "
+            f"{MAX_FAILED_SHARE:.0%} may be, or what is measured would be biased. Next: remove the cause "
+            f"(see {start.log_folder}), then make critic_report SET=--fresh",
+            code=ExitCode.FAILED_ITEMS,
+        )
 
 
 def measured(

@@ -100,6 +100,19 @@ def test_a_fit_stopped_anywhere_and_resumed_is_the_same_fit_bit_for_bit(tiny_tru
             assert (weight == again.weights()[name]).all()
 
 
+def test_weights_stay_as_long_as_either_of_the_two_states_that_are_kept_names_them(tiny_trunk, world) -> None:
+    """If the later one is damaged, the fit goes on from the earlier."""
+    stored, states, dropped = set(), [], []
+
+    def drop(number):
+        dropped.append(number)
+        stored.remove(number)
+        assert {each for state in states[-2:] for each in state["kept"]} <= stored
+
+    fitted(trainer_of(tiny_trunk), world, keep=stored.add, drop=drop, checkpoint=states.append)
+    assert dropped
+
+
 def test_a_critic_that_cannot_learn_converges(tiny_trunk, world) -> None:
     still = replace(START, head_updates=1, head_learning_rate=0.0, learning_rate=0.0)
     result = fitted(trainer_of(tiny_trunk), world, still)
@@ -160,10 +173,10 @@ def test_held_out_states_count_own_outcomes_but_judge_steps_by_fresh_samples() -
         Label("b", 0, "bare", 0, 0, 0.0, 0.0, 1.0, "outcome", "p"),
     ]
     states = held_out(rollouts, labels)
-    assert states.num_success.tolist() == [2, 0]  # the recovery label has no sample to be judged by
+    assert states.num_success == pytest.approx([3, 0])  # the recovery label has no sample to be judged by
     assert states.num_samples.tolist() == [5, 1]
     assert states.fresh_samples.tolist() == [4, 0]
-    p = np.array([0.4, 0.0])
+    p = np.array([0.6, 0.0])
     weights = np.array([5 / 7, 1 / 3])
     assert task_brier(p, states).mean() == pytest.approx(np.average([0.24, 0.0], weights=weights))
 
@@ -223,5 +236,10 @@ def test_what_cannot_be_fitted_or_validated_on_is_said_at_once(world) -> None:
         (rows, alike[1], "samples of the .* validation tasks succeed;", ExitCode.QUALITY),
     ):
         with pytest.raises(ArtifactError, match=said) as told:
-            check_enough(fitted, states)
+            check_enough(fitted, states, continued=False)
         assert told.value.code == code
+    # Only where states were continued does a cap on them leave labels unmade.
+    for continued in (False, True):
+        with pytest.raises(ArtifactError, match=r"Next: more rollouts \(rollouts\.num_tasks\)") as told:
+            check_enough([], validation, continued=continued)
+        assert ("labels.max_states" in str(told.value)) is continued

@@ -10,12 +10,13 @@ import pytest
 
 from critics.audit.baselines import constant, errors_so_far, position_only
 from critics.audit.data import AuditData, level_refitted
-from critics.audit.measures import measure
+from critics.audit.measures import explained_variance_within, measure, steps
+from critics.audit.own_start import beyond_start
 from critics.logit import logit, sigmoid
 from critics.privileged import Kind
 from critics.report import gate
 from critics.report.opening import findings, opening_of
-from pipeline.statistics import Interval
+from pipeline.statistics import ClusterBootstrap, Interval
 from tests.critics.conftest import audit_of
 
 NUM_TASKS, PER_TASK, NUM_STEPS, K = 150, 4, 5, 16
@@ -125,6 +126,52 @@ def test_the_number_of_the_step_alone_is_refused_though_no_line_follows_it() -> 
     assert set(failed(audit)) == {"skill_over_position"}
 
 
+def test_a_critic_that_reads_no_step_may_pass_and_is_told_by_what_it_says_beyond_its_start() -> None:
+    """Each step survives by a chance that falls for good once it did damage; V is known exactly."""
+    rng, T = np.random.default_rng(0), 5
+    rows: list[tuple[object, ...]] = []
+    for task in range(150):
+        survives = sigmoid(1.8 + 0.7 * rng.normal() - np.arange(T + 1.0))
+        of = np.ones((T + 1, T + 2))  # V before step i with so much damage
+        seen = np.zeros((T + 1, T + 2))
+        seen[0, 0] = 1
+        for i in reversed(range(T)):
+            of[i, : i + 1] = survives[: i + 1] * (0.3 * of[i + 1, 1 : i + 2] + 0.7 * of[i + 1, : i + 1])
+        for i in range(T):
+            alive = seen[i, : i + 1] * survives[: i + 1]
+            seen[i + 1, : i + 1] += 0.7 * alive
+            seen[i + 1, 1 : i + 2] += 0.3 * alive
+        expected = (seen * of).sum(axis=1) / seen.sum(axis=1)
+        for draw in range(2):
+            damage = 0
+            for i in range(T):
+                rows.append((f"r{task}-{draw}", i, f"t{task}", expected[i], of[i, damage]))
+                if rng.random() >= survives[damage]:
+                    break
+                damage += rng.random() < 0.3
+    rollout, step, task_id, blind, true = map(np.array, zip(*rows, strict=True))
+    n = len(rows)
+    audit = AuditData(
+        rollout_id=rollout, step_index=step, context=np.full(n, "bare"), task_id=task_id, cluster=task_id,
+        level=np.ones(n, int), split=np.full(n, "test"), position=step / T, p=blind,
+        k=rng.binomial(16, true), K=np.full(n, 16), v_star=np.full(n, np.nan),
+    )  # fmt: skip
+    boot = ClusterBootstrap(audit.cluster, 200, 0)
+    assert explained_variance_within(audit, boot).low > 0  # by the trend of survivors alone
+    assert steps(audit, boot)["rho_a"].low > gate.MIN_ADVANTAGE_CORRELATION
+    nothing, exact = (beyond_start(replace(audit, p=p), boot) for p in (blind, np.clip(true, 0.001, 0.999)))
+    assert abs(nothing.value) < 0.03
+    assert exact.low > 0.5
+
+
+def test_rollouts_of_one_step_are_told_that_there_is_no_step_to_judge() -> None:
+    found = failed(AUDIT.where(AUDIT.step_index == 0))
+    for name in ("ev_within", "rho_a"):
+        assert "no rollout has two audited states in a row" in found[name]
+        assert "actor.credit.mode=decoupled_clip" in found[name]
+    assert "two audited states" not in failed(AUDIT.where(AUDIT.step_index < 0))["rho_a"]
+
+
 def test_a_critic_that_only_counts_the_verdicts_it_is_told_is_refused() -> None:
     """Errors explain half of what happens within a rollout here; who reads the rest as well passes."""
     rng = np.random.default_rng(8)
@@ -200,7 +247,7 @@ def test_guided_states_are_judged_only_when_asked(bare) -> None:
     flat = bare | {"ev_within": Interval(0.0, -0.1, 0.1)}
     conditions = gate.judge({"bare": bare, "guided": flat}, converged=True)
     assert {c.name for c in conditions if c.passed is False} == {"ev_within (guided)"}
-    assert {c.name for c in conditions if c.passed == gate.NOT_MEASURED} == {"sibling_top1", "probes"}
+    assert {c.name for c in conditions if c.passed == gate.NOT_MEASURED} == {"sibling_excess", "probes"}
     with pytest.raises(ValueError, match="bare"):
         gate.judge({"guided": bare}, converged=True)
 
@@ -219,7 +266,7 @@ def test_gate_json_is_strict_json_with_the_verdict_the_reasons_and_an_interval_o
 def test_the_opening_says_verdict_policy_limits_and_key_figures_in_words(bare) -> None:
     passing = opening_of(gate.judge({"bare": bare}, converged=True), "abcdef" * 5, [])
     assert re.match(r"PASS\. .* policy abcdefabcdef ", passing)
-    assert "Not measured: sibling_top1, probes." in passing
+    assert "Not measured: sibling_excess, probes." in passing
     failing = opening_of(gate.judge({"bare": bare}, converged=False), "p", [])
     assert failing.startswith("FAIL.")
     assert "ran out of epochs" in failing
@@ -229,4 +276,6 @@ def test_the_opening_says_verdict_policy_limits_and_key_figures_in_words(bare) -
     told = dict(map(reversed, findings(deep, None)))
     assert told["of those within one rollout (0: useless for steps) [below -100, -40]"] == "below -100 %"
     assert told["of clear steps seen in the right direction (a coin: 50 %) [no bounds]"] == "90 %"
+    off = dict(map(reversed, findings(bare | {"level_bias": Interval(-0.07, -0.1, -0.04)}, None)))
+    assert any("once their level is right; as frozen it is off by 7 " in words for words in off)
     assert any("visible is 50% or more" in words for _, words in findings(deep, 0.5))

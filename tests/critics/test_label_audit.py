@@ -1,3 +1,5 @@
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,28 @@ def test_sources_duplicates_and_tokens_are_counted() -> None:
     }
     assert found["base_rate"] == pytest.approx((3 + 1) / 11)
     assert found["noise_share"] is None  # one state does not vary
+
+
+def test_tokens_are_hashed_once_however_many_states_are_labelled(monkeypatch) -> None:
+    hashed = 0
+
+    class Counting:
+        def __init__(self, data: bytes = b"", *, digest_size: int) -> None:
+            self.inner = blake2b(digest_size=digest_size)
+            self.digest, self.hexdigest = self.inner.digest, self.inner.hexdigest
+            self.update(data)
+
+        def update(self, data: bytes) -> None:
+            nonlocal hashed
+            hashed += len(data)
+            self.inner.update(data)
+
+    rollouts = [make_rollout(f"r{i}", num_steps=200, reward=float(i)) for i in range(2)]
+    labels = retarget(build(rollouts, {})[0], rollouts, "outcome_dense", policy="policy-0")
+    blake2b = hashlib.blake2b
+    monkeypatch.setattr(hashlib, "blake2b", Counting)
+    assert audit_labels(labels, rollouts, {})["num_duplicates"] == 200
+    assert hashed < 2 * 800 * 16
 
 
 def test_an_outcome_that_a_rule_tells_every_state_is_a_sample_of_it() -> None:

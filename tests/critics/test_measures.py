@@ -99,6 +99,27 @@ def test_graded_rewards_are_fractions_of_a_success_and_their_own_noise_is_taken_
     assert found["auroc"].value == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("unit", [1.0, 0.5])
+def test_the_brier_score_and_clear_steps_of_graded_rewards_are_of_their_own_spread(unit) -> None:
+    """A reward that is always one half has no spread, and a coin of 0 and `unit` has that of a coin."""
+    audit, V = make_audit(lambda V, rng: V, K=8)
+    rng = np.random.default_rng(0)
+    rewards = unit * (rng.random((len(audit), 8)) < V.ravel()[:, None])
+    graded = replace(audit, p=unit * audit.p, k=rewards.sum(axis=1), squares=(rewards**2).sum(axis=1))
+    boot = ClusterBootstrap(audit.cluster, 20)
+    samples = ((graded.p[:, None] - rewards) ** 2).mean()
+    assert quality.skills(graded, boot)["brier"].value == pytest.approx(samples)
+    plain = replace(audit, k=rewards.sum(axis=1) / unit)
+    exact = replace(plain, squares=plain.k)
+    assert quality.skills(plain, boot) == quality.skills(exact, boot)
+    assert quality.steps(plain, boot) == quality.steps(exact, boot)
+    # Steps between states that are always .3 and .7 are clear, though coins of these chances would not be.
+    fixed = np.where(audit.step_index % 2, 0.7, 0.3)
+    steady = replace(audit, p=fixed, k=8 * fixed, squares=8 * fixed**2)
+    assert quality.steps(steady, boot)["sign_agreement"].value == 1
+    assert math.isnan(quality.steps(replace(steady, squares=None), boot)["sign_agreement"].value)
+
+
 def test_an_audit_pairs_neighbours_of_one_rollout_and_refuses_impossible_counts() -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=3)
     first, second = audit.pairs()

@@ -186,6 +186,12 @@ def test_calibration_recovers_what_verdicts_mean() -> None:
     blind = fit_calibrator(np.array(z), k, np.full(len(z), 8), **options)
     assert not blind.verdict_shifts
     assert np.abs(blind(np.array(z), step_index=step) - sigmoid(truth)).mean() > 0.1
+    few = slice(0, 4 * 100)  # below the number for other shifts a prior still holds these
+    found = fit_calibrator(
+        np.array(z)[few], k[few], np.full(400, 8), base_logit=0.0, rollout=rollout[few], told=told[few]
+    )
+    assert found.verdict_shifts["wrong"] + found.verdict_shifts["wrong form"] < -1.5
+    assert (found.shift, found.position_shifts, found.slope_low) == (0.0, (), found.slope_high)
     guided = np.arange(len(z)) % 8 < 4
     both = fit_calibrator(np.array(z), k, np.full(len(z), 8), told=told, guided=guided, **options)
     assert both.guided_shift == pytest.approx(0, abs=0.1)

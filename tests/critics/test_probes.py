@@ -55,7 +55,7 @@ def test_what_was_not_probed_is_said_and_nothing_probed_is_no_pass() -> None:
     without = where(some, some.kind != "split")
     conditions = conditions_of(without)
     unknown = [name for name, c in conditions.items() if c.passed == gate.NOT_MEASURED]
-    assert unknown == ["sibling_top1", "probes (split)"]
+    assert unknown == ["sibling_excess", "probes (split)"]
     assert conditions["probes"].passed is True
     table = probe_table(probe_changes(without, num_resamples=100))
     assert [row["holds"] for row in table if row["kind"] == "split"] == [None]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from critics.audit import own_start
 from critics.audit.reference_critics import VISIBLE, VISIBLE_ALONE, reference_critics
 from critics.audit.siblings import Siblings
 from critics.logit import logit, sigmoid
@@ -94,6 +95,9 @@ def test_a_level_that_is_off_is_refitted_and_told(audit) -> None:
     assert measures["level_bias"]["high"] < -0.02
     assert abs(measures["bias"]["value"]) < 0.02
     frozen = next(row for row in report["references"] if row["name"] == "this critic, level as frozen")
+    fitted = build_report(low, fitted=low, **OPTIONS)["references"][-1]  # the same states: the same figures
+    assert "it was fitted on" in fitted["name"]
+    assert fitted["ece_excess"] == report["references"][0]["ece_excess"]
     assert frozen["ece_excess"]["low"] > measures["ece_excess"]["value"]
 
 
@@ -121,6 +125,10 @@ def test_what_has_no_bounds_never_looks_exact(small) -> None:
     assert ev["low"] is None
     assert f">{ev['value']:.3f} [no bounds]<" in html
     assert f">{ev['value']:.3f}<" not in html
+    nine = small.where(np.isin(small.cluster, sorted(set(small.cluster.tolist()))[:9]))
+    few = build_report(replace(nine, rollouts=nine.rollouts[: 9 * 8]), **OPTIONS)
+    drawn = [bin["observed"]["low"] for bins in few["reliability"].values() for bin in bins]
+    assert set(drawn) == {few["measures"]["bare"]["none"]["low"]} == {None}
     tiny = build_report(small.where(np.arange(len(small)) < 2), **OPTIONS)
     assert tiny["passed"] is False
     assert "undefined" in report_page(json.loads(json.dumps(tiny, allow_nan=False)))
@@ -140,11 +148,14 @@ def test_the_weakest_slice_is_named_and_its_bias_is_shown() -> None:
 
 
 def test_sets_without_a_difference_are_shown_as_such(small) -> None:
-    alike = Siblings.of([(f"s{i}", f"c{i}", 0.1 * j, 4, 8) for i in range(30) for j in range(3)])
+    alike = Siblings.of([(f"s{i}", f"c{i}", 0.1 * j, 4, 8, 4) for i in range(30) for j in range(3)])
     report = build_report(small, siblings=alike, **OPTIONS)
     assert (report["siblings"]["num_sets"], report["siblings"]["num_telling"]) == (30, 0)
-    assert "sibling_top1" in failed(report)
+    assert "sibling_excess" in failed(report)
     assert "best next step named" not in report_page(report)
+    two = build_report(small, siblings=sets_of(lambda V, rng: V, K=2), **OPTIONS)
+    assert "best next step named" in report_page(two)
+    assert "continuations (K = 0)" not in report_page(two)
 
 
 def test_samples_are_audited_rollouts_of_a_task_each_solved_and_failed(audit) -> None:
@@ -168,7 +179,10 @@ def test_references_are_there_where_they_can_be() -> None:
     assert SOLVER not in names
     assert VISIBLE not in names  # too few clusters
     known = replace(audit, v_star=np.ones(len(audit)))
-    rows = {row["name"]: row for row in build_report(known, **OPTIONS)["references"]}
+    report = build_report(known, **OPTIONS)
+    assert "V* is the chance of the best play, and the policy&#39;s lies below it" in report_page(report)
+    rows = {row["name"]: row for row in report["references"]}
+    assert rows[own_start.NAME]["ev_within"]["value"] < rows["this critic"]["ev_within"]["value"]
     assert rows[SOLVER]["brier"]["value"] == pytest.approx(float((1 - audit.v_hat).mean()))
     assert rows[SOLVER]["ev"]["value"] < 0 < rows["this critic"]["ev"]["value"]
 

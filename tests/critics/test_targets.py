@@ -198,7 +198,7 @@ def test_graded_rewards_pass_through_labels_and_rows_as_fractions() -> None:
     assert targets[1] == pytest.approx([0.7] * 3)
     assert targets[0] == pytest.approx([0.25, 0.25, merged.target])
     assert outcome_states(rollouts).num_success.tolist() == [0.25] * 4 + [0.7] * 4
-    assert held_out(rollouts, labels).num_success[2] == pytest.approx(1.75)
+    assert held_out(rollouts, labels).num_success[2] == pytest.approx(4 * merged.target)
     for rule in ("outcome_dense", "monte_carlo", "rule_decay"):
         found = retarget(labels, rollouts, rule, policy=POLICY)
         check(found, rollouts, tasks)
@@ -215,6 +215,19 @@ def test_outcomes_that_are_all_alike_are_refused_before_anything_is_paid_for(rew
         check_outcomes_differ(alike)
     assert refused.value.code == ExitCode.QUALITY
     check_outcomes_differ([make_rollout("a", reward=0.25), make_rollout("b", reward=0.75)])
+
+
+@pytest.mark.parametrize(("won", "refused"), [(1, True), (2, False), (98, False), (99, True)])
+def test_a_base_rate_that_labels_would_be_refused_for_is_refused_before_anything_is_paid_for(
+    won, refused
+) -> None:
+    rollouts = [make_rollout(f"r{i}", reward=float(i < won)) for i in range(100)]
+    if refused:
+        with pytest.raises(ArtifactError, match=r"base rate .* in 100 graded rollouts") as told:
+            check_outcomes_differ(rollouts)
+        assert told.value.code == ExitCode.QUALITY
+    else:
+        check_outcomes_differ(rollouts)
 
 
 def test_what_cannot_label_a_state_is_refused() -> None:
