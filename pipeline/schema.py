@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ from pipeline.errors import ArtifactError
 ROW_GROUP_BYTES = 64 * 2**20
 BATCH_ROWS = 128
 """Read at a time by who streams a table: few, since token ids as python lists are large (start value)."""
+PIECE_BYTES = 2**20
+"""Of a column, put in order at a time to be hashed; what Arrow notes for it takes up to 8 times as much."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def _readable(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def content_digest(table: pa.Table, id_columns: Sequence[str]) -> str:
-    """Returns a digest of a table's values alone, in id order.
+    """Returns a digest of a table's values alone, in id order; one column at most is copied for it.
 
     It does not depend on row order, chunks, row groups, compression or Arrow's buffers.
     """
@@ -215,8 +217,16 @@ def content_digest(table: pa.Table, id_columns: Sequence[str]) -> str:
     state = hashlib.blake2b(digest_size=16)
     for field, column in zip(table.schema, table.columns, strict=True):
         state.update(field.name.encode() + b"\0" + str(field.type).encode() + b"\0")
-        _hash_array(column.cast(_large(field.type)).take(order).combine_chunks(), state)
+        values = column.cast(_large(field.type)).combine_chunks()
+        _hash_pieces(functools.partial(_in_order, values, order), values.type, len(values), state)
+        del values  # before the next one is copied
     return state.hexdigest()
+
+
+def _in_order(values: Any, order: Any) -> Iterator[Any]:
+    rows = max(1, PIECE_BYTES * len(values) // max(1, values.nbytes))
+    for first in range(0, len(values), rows):
+        yield values.take(order.slice(first, rows))
 
 
 def _large(kind: pa.DataType) -> pa.DataType:
@@ -230,24 +240,47 @@ def _large(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _hash_array(values: Any, state: Any) -> None:
-    state.update(len(values).to_bytes(8, "little"))
-    state.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)).tobytes())
-    kind = values.type
+def _hash_pieces(pieces: Callable[[], Iterator[Any]], kind: pa.DataType, length: int, state: Any) -> None:
+    """Hashes an array as a whole, though it comes in pieces: once for each thing that is hashed of it."""
+    state.update(length.to_bytes(8, "little"))
+    held = np.empty(0, dtype=bool)
+    for piece in pieces():
+        held = np.concatenate([held, piece.is_valid().to_numpy(zero_copy_only=False)])
+        whole = len(held) // 8 * 8  # of the bits that fill bytes
+        state.update(np.packbits(held[:whole]))
+        held = held[whole:]
+    state.update(np.packbits(held))
     if pa.types.is_struct(kind):
-        for child in values.flatten():
-            _hash_array(child, state)
+        for place, field in enumerate(kind):
+            child = functools.partial(_each, pieces, functools.partial(_child, place))
+            _hash_pieces(child, field.type, length, state)
         return
-    present = values.drop_null()
+    present = functools.partial(_each, pieces, lambda piece: piece.drop_null())
     if pa.types.is_large_list(kind):
-        state.update(pc.list_value_length(present).cast(pa.int64()).to_numpy().tobytes())
-        _hash_array(present.flatten(), state)
+        length = 0
+        for piece in present():
+            lengths = pc.list_value_length(piece).cast(pa.int64()).to_numpy()
+            length += int(lengths.sum())
+            state.update(lengths)
+        inner = functools.partial(_each, present, lambda piece: piece.flatten())
+        _hash_pieces(inner, kind.value_type, length, state)
     elif pa.types.is_large_string(kind):
-        state.update(pc.binary_length(present).cast(pa.int64()).to_numpy().tobytes())
-        for first in range(0, len(present), BATCH_ROWS):
-            state.update("".join(present.slice(first, BATCH_ROWS).to_pylist()).encode())
+        for piece in present():
+            state.update(pc.binary_length(piece).cast(pa.int64()).to_numpy())
+        for piece in present():
+            for first in range(0, len(piece), BATCH_ROWS):
+                state.update("".join(piece.slice(first, BATCH_ROWS).to_pylist()).encode())
     else:
-        numbers = present.to_numpy(zero_copy_only=False)
-        if numbers.dtype.kind == "f":
-            numbers = numbers + 0.0  # -0.0 and 0.0 are one value
-        state.update(np.ascontiguousarray(numbers).astype(numbers.dtype.newbyteorder("<")).tobytes())
+        for piece in present():
+            numbers = piece.to_numpy(zero_copy_only=False)
+            if numbers.dtype.kind == "f":
+                numbers = numbers + 0.0  # -0.0 and 0.0 are one value
+            state.update(np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder("<"))))
+
+
+def _child(place: int, structs: Any) -> Any:
+    return structs.flatten()[place]
+
+
+def _each(pieces: Callable[[], Iterator[Any]], part: Callable[[Any], Any]) -> Iterator[Any]:
+    return map(part, pieces())

@@ -6,6 +6,7 @@ Every row is accounted for: rows that make no task are skipped by kind; `left_ou
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from env.catalog import offer_of
 from env.offer import TaskSet
@@ -34,7 +35,8 @@ def make(start: Start[Config], made: TaskSet) -> None:
         start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks), skipped=kinds)
     rows = table_of(tasks)
     start.finish(report={"splits": rows, "left_out": tell_left_out(start, made.left_out)})
-    print(as_text(rows))
+    with suppress(OSError):  # a closed pipe: the stage is complete
+        print(as_text(rows), flush=True)
 
 
 def table_of(tasks: Sequence[Task]) -> list[dict[str, object]]:

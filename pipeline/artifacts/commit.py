@@ -20,14 +20,14 @@ from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.signals import HelpEnded
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
-from pipeline.schema import read_parquet, write_parquet
+from pipeline.schema import parquet_batches, read_parquet, write_parquet
 
 MAX_FAILED_SHARE = 0.02
 
 
 def durable_table(draft: Path, num_rows: int) -> dict[str, Any]:
     """Reads a table's file back and makes it durable: what cannot be read is never listed."""
-    if read_parquet(draft).num_rows != num_rows:  # through page checksums
+    if sum(batch.num_rows for batch in parquet_batches(draft)) != num_rows:  # through page checksums
         raise OSError(f"{draft}: rows were lost while writing")
     return made_durable(draft)
 
@@ -143,7 +143,7 @@ class Shards:
         claims = self.folder / CLAIMS
         try:
             claims.mkdir(exist_ok=True)
-            self._claims[index] = Lock(claims, f"{index:05d}")
+            self._claims[index] = Lock(claims, f"{index:05d}", say=None)
         except ArtifactError:
             return False
         except FileNotFoundError:
@@ -276,10 +276,19 @@ class Shards:
         if index not in self._entries or table not in self._entries[index].files:
             raise ArtifactError(f"{self.folder}: shard {index} of {table} is not committed")
         facts = self._entries[index].files[table]
+        self._verify(facts)
+        return read_parquet(self.folder / facts["path"])
+
+    def verify(self) -> None:
+        """Raises ArtifactError for a committed file whose SHA-256 differs, if not compared yet."""
+        for entry in self._entries.values():
+            for facts in entry.files.values():
+                self._verify(facts)
+
+    def _verify(self, facts: Mapping[str, Any]) -> None:
         if facts["path"] not in self._verified:
             verified(self.folder, facts["path"], facts["sha256"], repair_hint(self.stage))
             self._verified.add(facts["path"])
-        return read_parquet(self.folder / facts["path"])
 
     def table(self, name: str) -> pa.Table:
         """Returns a whole table over the committed shards, in item order."""

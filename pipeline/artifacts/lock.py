@@ -6,14 +6,18 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.disk import STALE_SECONDS, host_name, process_start
+from pipeline.artifacts.signals import stop_if_asked
 from pipeline.errors import ArtifactError, ExitCode
 
 HEARTBEAT_SECONDS = 30.0
+WATCH_SECONDS = 1.5 * HEARTBEAT_SECONDS
+"""How long a lease is watched whose process may be dead."""
+
 LEAD = "_lock"
 """Lock of the process that leads a stage: it alone plans, merges and publishes."""
 
@@ -27,23 +31,20 @@ class Lock:
     The kernel frees the lock with its owner, so a killed process leaves nothing to clean up. It is opened
     close-on-exec: an inherited descriptor would keep it alive. Where a network file system ignores it the
     lease written into the file decides: on this host by pid and start time, on others by a heartbeat.
+    `say` is told if that takes a while; without it nothing that might is done.
 
     Raises ArtifactError with code LOCKED, naming host, pid and age of the other process.
     """
 
-    def __init__(self, folder: Path, name: str = LEAD) -> None:
+    def __init__(self, folder: Path, name: str = LEAD, say: Callable[[str], None] | None = print) -> None:
         self.path = folder / name
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # The umask decides who else may take it, as it does for all other files of a run.
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._must_be_free(say)
+        except BaseException:
             os.close(self._fd)
-            raise self._refusal() from None
-        except OSError:
-            pass  # no kernel locks here: the lease alone decides
-        if holder(folder, name):
-            os.close(self._fd)
-            raise self._refusal()
+            raise
         lease = {
             "host": host_name(),
             "pid": os.getpid(),
@@ -56,6 +57,41 @@ class Lock:
         os.fsync(self._fd)  # where the lease alone decides, other hosts see what the server has
         self._released = threading.Event()
         threading.Thread(target=self._beat, name="lock heartbeat", daemon=True).start()
+
+    def _must_be_free(self, say: Callable[[str], None] | None) -> None:
+        granted = True
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._refusal() from None
+        except OSError:
+            granted = False  # no kernel locks here: the lease alone decides
+        lease = holder(self.path.parent, self.path.name)
+        if lease and not (granted and say and lease.get("host") != host_name() and self._is_left(lease, say)):
+            raise self._refusal()
+
+    def _is_left(self, lease: Mapping[str, Any], say: Callable[[str], None]) -> bool:
+        """Returns whether nobody renews a lease of another host, though its last beat is not old.
+
+        The kernel has granted the lock. So that process is dead, perhaps in a container that has a new name
+        since; or each host here has kernel locks of its own, and then a beat will come. No clocks of two
+        hosts are compared.
+        """
+        say(
+            f"{self.path.parent}: the lease of {names([lease])} is fresh, though the kernel's lock is free; "
+            f"looks for {WATCH_SECONDS:.0f} s whether it is renewed"
+        )
+        first, until = self._last_beat(), time.monotonic() + WATCH_SECONDS
+        while time.monotonic() < until:
+            stop_if_asked()
+            time.sleep(0.1)
+            if self._last_beat() != first:
+                return holder(self.path.parent, self.path.name) is None
+        return True
+
+    def _last_beat(self) -> int:
+        with self.path.open("rb") as file:  # over a network only who opens a file hears what the server has
+            return os.fstat(file.fileno()).st_mtime_ns
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_SECONDS):

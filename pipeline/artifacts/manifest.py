@@ -18,6 +18,10 @@ NAME = "manifest.json"
 LIBRARIES = ("numpy", "pyarrow", "safetensors", "scikit-learn", "tokenizers", "torch", "transformers")
 
 
+class OtherLayoutError(ArtifactError):
+    """A sound record of another version of this program; no damage that could be repaired."""
+
+
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Returns a stage folder's manifest, or None; raises ArtifactError if damaged or of another layout."""
     return _read(folder / NAME)
@@ -39,7 +43,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         raise ArtifactError(f"{path.parent} is no folder; a stage's folder belongs there") from None
     if record.get("schema_version") != SCHEMA_VERSION:
         commit = record.get("git_commit")
-        raise ArtifactError(
+        raise OtherLayoutError(
             f"{path.parent} was made by a version of this program with other settings and columns (layout "
             f"{record.get('schema_version')}; this one reads {SCHEMA_VERSION}). Next: make it again as "
             f"another run (RUN=name), or use the version that made it"

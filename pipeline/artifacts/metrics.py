@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,8 +25,12 @@ class Metrics:
         """Adds a line; NaN and infinities are kept, as text. Never raises on a full disk or an odd value."""
         try:
             line = json.dumps(plain({**values, "start": self.start, "time": time.time()}), allow_nan=False)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with self.path.open("ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        line = f"\n{line}"  # below what a killed start, or a full disk, has left half
+                file.write(f"{line}\n".encode())
         except (OSError, TypeError, ValueError) as error:
             if not self._failed:
                 self._failed = True

@@ -37,19 +37,25 @@ def account(shards: Shards, stage: str, total: Counts, logs: Path) -> None:
 
 
 def merge(
-    folder: Path, tables: Sequence[tuple[TableSpec, pa.Table]]
+    folder: Path, shards: Shards, more_tables: Sequence[tuple[TableSpec, pa.Table]]
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """Writes a stage's tables; returns what the manifest says of each table, and of each file."""
+    """Writes a stage's tables, of which one is in memory at a time.
+
+    Returns what the manifest says of each table, and of each file.
+    """
     facts, files = {}, []
-    for spec, table in tables:
-        path = folder / f"{spec.name}.parquet"
+    for name, spec in {**shards.specs, **{spec.name: spec for spec, _ in more_tables}}.items():
+        parts = [shards.table(name)] if name in shards.specs else []
+        table = pa.concat_tables([*parts, *(more for own, more in more_tables if own.name == name)])
+        path = folder / f"{name}.parquet"
         draft = temporary(path)
         write_parquet(table, spec, draft)
         files.append({"kind": "table", "path": path.name, **durable_table(draft, table.num_rows)})
         os.replace(draft, path)
         fsync(folder)
         content = content_digest(table, spec.id_columns)
-        facts[spec.name] = {"rows": table.num_rows, "content": content, "id_columns": list(spec.id_columns)}
+        facts[name] = {"rows": table.num_rows, "content": content, "id_columns": list(spec.id_columns)}
+        del parts, table  # before the next one is read
     return facts, files
 
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 import traceback
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 
 from pipeline.artifacts.arguments import check_help, is_one_too_many, read_arguments
 from pipeline.artifacts.artifact import Artifact
@@ -25,6 +23,7 @@ from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.lock import Lock, holder, names, players
 from pipeline.artifacts.manifest import (
+    OtherLayoutError,
     check_lineage,
     check_sizes,
     read_manifest,
@@ -34,9 +33,11 @@ from pipeline.artifacts.manifest import (
 )
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.publish import remove_merged
+from pipeline.artifacts.screen import Screen, say_last
 from pipeline.artifacts.signals import HelpEnded, StopFlag, StopRequested
 from pipeline.artifacts.start import Stage, Start, identity_of
 from pipeline.artifacts.starts import committed, lost_at, next_start
+from pipeline.artifacts.turn import ASKING_SECONDS, Turn
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
 from pipeline.processes.life import Scope, workers_of
 from pipeline.processes.nodes import Nodes
@@ -58,20 +59,14 @@ def run_stage(stage: Stage[Any, Any], config_model: type[Section], argv: Sequenc
     with run.stop.installed():
         try:
             code, message = run.go(sys.argv[1:] if argv is None else argv)
-        except SystemExit as leaving:  # argparse: its own message is printed already
-            return leaving.code if isinstance(leaving.code, int) else ExitCode.CONFIG
-        except (StopRequested, Exception) as error:
+        except (StopRequested, SystemExit, Exception) as error:
             code, message = run.judge(error)
             message = f"{stage.name}: {message}"
         finally:
             run.leave(code, message)
-    if message:
-        print(visible(message), file=sys.stdout if code == ExitCode.COMPLETE else sys.stderr, flush=True)
+    say_last(visible(message), sys.stdout if code == ExitCode.COMPLETE else sys.stderr)
     return int(code)
 
-
-PATIENCE = 0.5
-"""Seconds between two looks at what another process does."""
 
 MAX_STARTS_IN_VAIN = 3
 """Starts in a row that may lose a worker with nothing committed between; a scheduler would go on for ever."""
@@ -83,7 +78,7 @@ class _Run:
     def __init__(self, stage: Stage[Any, Any], config_model: type[Section]) -> None:
         self.stage = stage
         self.config_model = config_model
-        self.console = Console(stderr=True)
+        self.screen = Screen()
         self.stop = StopFlag()
         self.folder = Path()  # known once the configuration is read
         self.lock: Lock | None = None
@@ -92,7 +87,10 @@ class _Run:
         self.lost_at: dict[str, int] | None = None  # what was committed when a worker was killed
 
     def go(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
-        options, config = read_arguments(self.stage.name, self.config_model, argv)
+        try:
+            options, config = read_arguments(self.stage.name, self.config_model, argv)
+        except SystemExit as leaving:  # argparse: its own message is printed already
+            return ExitCode(int(leaving.code or 0)), ""
         run_dir = Path(config.run.data_dir) / config.run.name
         self.folder = run_dir / self.stage.name
         if config.run.tracking == "wandb" and find_spec("wandb") is None:
@@ -110,9 +108,9 @@ class _Run:
         identity, runtime_settings = identity_of(self.stage, config, inputs)
         failpoint(f"{self.stage.name}.start")
 
+        check_lineage(run_dir, names)
         if not options.fresh and not options.repair and (message := self._up_to_date(identity)):
             return ExitCode.COMPLETE, message
-        check_lineage(run_dir, names)
         if not options.dry_run:
             make_folder(self.folder, place)
             if ended := self._take_lock(options, identity, config.run.patience):
@@ -135,7 +133,7 @@ class _Run:
             inputs=inputs,
             number=next_start(self.folder),
             stop=self.stop,
-            console=self.console,
+            console=self.screen,
             runtime_settings=runtime_settings,
             leads=options.dry_run or self.lock is not None,
         )
@@ -168,12 +166,15 @@ class _Run:
 
         One of several `nodes` lends that process its ranks, and returns how the stage has ended.
         """
+        alone = not options.join and options.nodes == 1
+        until = "has planned the stage" if options.join else "asks for more nodes"
+        turn = Turn(self.folder, self.screen.tell, self.stop.raise_if_set)
         while self.lock is None:
             try:
-                self.lock = Lock(self.folder)
+                self.lock = Lock(self.folder, say=self.screen.tell if alone else None)
                 failpoint(f"{self.stage.name}.lock_taken")
-            except (ArtifactError, FileNotFoundError):  # held, or being set aside
-                if not options.join and options.nodes == 1:
+            except (ArtifactError, FileNotFoundError) as error:  # held, or being set aside
+                if alone:
                     raise
                 if (recorded := read_plan(self.folder)) is not None:
                     if options.join:
@@ -181,23 +182,22 @@ class _Run:
                     refuse_if_changed(self.folder, recorded, identity, complete=False)
                     from pipeline.training.rank_agent import lent
 
-                    if ended := lent(self.folder, patience, self._tell):
+                    if ended := lent(self.folder, patience, self.screen.tell):
                         return ended
-                self.stop.raise_if_set()
-                time.sleep(PATIENCE)
+                turn.wait(error, until, ASKING_SECONDS * patience)
         return None
 
     def _after_help(self, argv: Sequence[str]) -> tuple[ExitCode, str]:
         """Waits until the stage is complete, for no other end is 0; leads if whoever did is gone."""
         self.leave(ExitCode.COMPLETE, "no shard is left to play; waits for the process that holds the stage")
         failpoint(f"{self.stage.name}.helped")
+        turn = Turn(self.folder, self.screen.tell, self.stop.raise_if_set)
         while read_manifest(self.folder) is None:
             try:
-                self.lock = Lock(self.folder)
+                self.lock = Lock(self.folder, say=None)
                 break
-            except (ArtifactError, FileNotFoundError):
-                self.stop.raise_if_set()
-                time.sleep(PATIENCE)
+            except (ArtifactError, FileNotFoundError) as error:
+                turn.wait(error, "has ended the stage, of which no shard is left to play")
         return self.go(argv)
 
     def _up_to_date(self, identity: Mapping[str, Any]) -> str | None:
@@ -210,26 +210,25 @@ class _Run:
         if self.lock or not holder(self.folder):  # as a stage leaves it that was cut off at its end
             remove_merged(self.folder)
             remove_temporaries(self.folder)
-        total = Counts(**manifest["counts"])
-        return f"{self.stage.name}: up to date ({self.folder}, {manifest['content_digest'][:8]})\n{total}"
+        where = f"{self.folder}, {manifest['content_digest'][:8]}"
+        return f"{self.stage.name}: up to date ({where})\n{Counts(**manifest['counts'])}"
 
     def _repaired(self, identity: Mapping[str, Any]) -> str | None:
         """Returns what to say if a complete stage is sound; a damaged one is set aside, to be made again."""
         try:
-            manifest = read_manifest(self.folder)
-            if manifest is None or read_plan(self.folder) is None:
+            manifest, plan = read_manifest(self.folder), read_plan(self.folder)
+            if manifest is None or plan is None:
                 return None
             if manifest["stage_key"] == identity["stage_key"]:
                 Artifact.open(self.folder.parent, self.stage.name).verify()
         except ArtifactError as error:
-            self._tell(f"repair: {error}")
+            if isinstance(error, OtherLayoutError):
+                raise
+            self.screen.tell(f"repair: {error}")
             self._set_aside()
             return None
         refuse_if_changed(self.folder, manifest, identity, complete=True)
         return f"{self.stage.name}: nothing to repair, every digest is right ({self.folder})"
-
-    def _tell(self, text: str) -> None:
-        self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
     def _set_aside(self) -> None:
         """Renames the folder to `<run>/_old/<stage>-NNN` and begins a new one, locked; nothing is deleted."""
@@ -252,7 +251,7 @@ class _Run:
             former.release()
             fsync(old)
             fsync(self.folder.parent)
-            self._tell(f"the old folder is now {target}")
+            self.screen.tell(f"the old folder is now {target}")
 
     def judge(self, error: BaseException) -> tuple[ExitCode, str]:
         """Returns exit code and message for what ended the stage."""
@@ -267,7 +266,8 @@ class _Run:
             self.start.log("".join(traceback.format_exception(error)))
         if explained := explain(error, self.folder.parent):
             return explained
-        traceback.print_exception(error)
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
         return ExitCode.DEFECT, f"a defect: {type(error).__name__}: {error}. What was committed stays"
 
     def _judge_death(self, error: WorkerDiedError) -> tuple[ExitCode, str]:

@@ -6,13 +6,14 @@ A process that only helps with a stage ends before the rest of the stage's body 
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
 from pipeline.errors import ExitCode
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class StopRequested(BaseException):
@@ -36,11 +37,11 @@ class StopFlag:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Handles TERM, INT and USR1 while inside, then restores; a no-op outside the main thread."""
+        """Handles TERM, INT, USR1 and HUP while inside, then restores; a no-op outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        former = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        former = {number: signal.signal(number, self._handle) for number in _heeded()}
         try:
             yield
         finally:
@@ -48,11 +49,32 @@ class StopFlag:
                 signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
-            os.write(2, b"second signal: stopping at once; what was committed stays\n")
-            os._exit(ExitCode.STOPPED)
-        self.signal = signal.Signals(number)
-        os.write(2, b"stopping at the next safe place; a second signal stops at once\n")
+        if self.signal is None:
+            self.signal = signal.Signals(number)
+            _tell(b"stopping at the next safe place; a second signal stops at once\n")
+        elif number != signal.SIGHUP:  # a terminal that closes says so twice: by its shell and by the kernel
+            try:
+                _tell(b"second signal: stopping at once; what was committed stays\n")
+            finally:
+                os._exit(ExitCode.STOPPED)
+
+
+def end_while_loading() -> None:
+    """Makes a signal end the process with 75 until a StopFlag is installed: nothing has begun by then."""
+    for number in _heeded():
+        signal.signal(number, lambda *_: sys.exit(ExitCode.STOPPED))
+
+
+def _heeded() -> list[signal.Signals]:
+    """Returns the signals to handle; under nohup a terminal may close."""
+    return [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+
+
+def _tell(line: bytes) -> None:
+    """Writes to standard error, if it is open: the descriptor is another file's else."""
+    if sys.__stderr__ is not None:
+        with contextlib.suppress(OSError):  # a Ctrl-C ends `| tee` first; what is raised here ends any code
+            os.write(2, line)
 
 
 def stop_if_asked() -> None:

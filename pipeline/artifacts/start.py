@@ -190,12 +190,9 @@ class Start(Generic[C]):
             raise HelpEnded  # who leads merges, alone
         total = self.shards.counts(done)
         account(self.shards, self.stage, total, self.log_folder)
-        made = {name: (spec, self.shards.table(name)) for name, spec in self.shards.specs.items()}
-        for spec, table in more_tables:
-            rows = [made[spec.name][1], table] if spec.name in made else [table]
-            made[spec.name] = spec, pa.concat_tables(rows)
+        self.shards.verify()
         failpoint(f"{self.stage}.merge.before")
-        tables, files = merge(self.folder, list(made.values()))
+        tables, files = merge(self.folder, self.shards, more_tables)
         failpoint(f"{self.stage}.merge.after")
         if report is not None:
             self.report(report)

@@ -43,7 +43,7 @@ def make(start: Start[Config], runs: list[ArmRun]) -> None:
     for line in claims_of(report, next(iter(MEASURES))):
         start.say(line)
     if failures:
-        merge(start.folder, tables)
+        merge(start.folder, start.shards, tables)
         reasons = "\n".join(f"  {name}: {failure.words}" for name, failure in failures.items())
         raise ArtifactError(
             f"{start.shards.counts()} runs. These came to no end:\n{reasons}\nTables, report and page are of "

@@ -31,7 +31,8 @@ from stages.wiring.stored_report import stored_page
 def make(start: Start[Config], work: Work | None) -> None:
     """Trains from sft's policy on, looks at what is held out after each epoch; writes the weights it kept."""
     if work is None:
-        start.shards.commit(0, {}, done=0, skipped={"objective_none": 1})
+        for shard in start.shards.to_do():
+            start.shards.commit(shard.index, {}, done=0, skipped={"objective_none": 1})
         start.finish(report={"objective": "none"})
         return
     settings = start.config.stored

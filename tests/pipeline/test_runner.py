@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,16 +213,6 @@ def test_a_child_does_not_keep_the_lock_alive(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.wait()
-
-
-@patch("fcntl.flock", lambda fd, flags: None)
-def test_where_the_kernel_lock_is_ignored_the_lease_decides(tmp_path: Path) -> None:
-    (tmp_path / "_lock").write_text(json.dumps({"host": "elsewhere", "pid": 1, "since": time.time()}))
-    with pytest.raises(ArtifactError, match="host elsewhere, pid 1"):
-        Lock(tmp_path)
-    long_ago = time.time() - 121
-    os.utime(tmp_path / "_lock", (long_ago, long_ago))
-    Lock(tmp_path).release()
 
 
 def test_items_without_an_end_are_a_defect(tmp_path: Path, run: Run) -> None:

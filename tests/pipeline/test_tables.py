@@ -158,6 +158,21 @@ def test_the_content_digest_depends_on_values_alone(tmp_path: Path) -> None:
     assert content_digest(pa.table(first), ["id"]) != content_digest(pa.table(second), ["id"])
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 700, 2**30])
+def test_the_content_digest_is_that_of_manifests_made_before(
+    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many rows are hashed at a time: none at all, parts of bytes of validity bits, and all."""
+    monkeypatch.setattr("pipeline.schema.PIECE_BYTES", piece_bytes)
+    rollouts = [rollout(i, rollout_id=f"r{i * 7 % 19}", reward=None if i % 3 else -0.0) for i in range(19)]
+    digests = [content_digest(rollouts_table(some), ROLLOUTS.id_columns) for some in (rollouts, [])]
+    assert digests == ["a58c0d4323d1a6bace0e82af755c9cc1", "d4f78e31ada58ff1915ab92d919fe8a0"]
+    odd = {"id": [2, 1, 3], "inner": [[{"a": None, "b": [1.5]}, None], None, []]}
+    kind = pa.list_(pa.struct([("a", pa.string()), ("b", pa.list_(pa.float32()))]))
+    odds = pa.table(odd, schema=pa.schema([("id", pa.int64()), ("inner", kind)]))
+    assert content_digest(odds, ["id"]) == "a8aad108801d70495a6863ba0877eacb"
+
+
 def test_steps_must_tile_exactly_the_sampled_tokens() -> None:
     check_tiling(rollout(0))
     for steps in [

@@ -217,6 +217,13 @@ def test_a_kill_at_every_point_of_every_stage_changes_nothing(chain, forks, tmp_
     sweep(forks, tmp_path, source, stage, inputs, smaller)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_kill_at_every_point_of_a_stored_phase_without_an_objective_changes_nothing(chain, forks, tmp_path):
+    """As by default: nothing is trained, and what is skipped is committed once."""
+    sweep(forks, tmp_path, chain, "stored", MAIN_CHAIN[: MAIN_CHAIN.index("stored")])
+
+
 def sweep(forks, tmp_path, source, stage, inputs, options=()):
     """Kills a stage once at each named point, at a random one of its passages, and lets it go on."""
     whole = source.copy(tmp_path / "whole", *inputs)
