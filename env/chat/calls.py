@@ -4,6 +4,7 @@ Of JSON Schema it reads what tool arguments use: closed objects and lists of pla
 here is refused when a style is made, never silently accepted from a model.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -97,7 +98,8 @@ def _types_of(schema: Schema) -> tuple[str, ...]:
 def _is_a(value: Any, name: str) -> bool:
     if isinstance(value, bool):  # which Python counts among the integers
         return name == "boolean"
-    return isinstance(value, _TYPES[name])
+    is_number = not isinstance(value, float) or math.isfinite(value)  # JSON has no others
+    return is_number and isinstance(value, _TYPES[name])
 
 
 def _is_unicode(text: str) -> bool:

@@ -7,11 +7,12 @@ block that Qwen3's template writes for `enable_thinking=False`.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from env.chat.calls import checked, schemas_of
 from env.chat.neutral import REPLACEMENTS, added_replacements
@@ -56,6 +57,9 @@ class FullStyle(ChatStyle):
         marks = (*REPLACEMENTS, *added_replacements(added))
         self.tools, self.thinks = tuple(tools), thinking
         self.opening = "" if thinking else f"{_THINK}\n\n{_END_THINK}\n\n"
+        self.serve_options = ("--enable-auto-tool-choice", "--tool-call-parser hermes")
+        if thinking:
+            self.serve_options += ("--reasoning-parser qwen3",)
         self._schemas = schemas_of(self.tools)
         given = f"set marks, opening = {json.dumps([marks, self.opening], ensure_ascii=False)}"
         super().__init__(
@@ -132,7 +136,7 @@ def _read_call(part: str) -> tuple[str, Any]:
     if not closing:
         raise _UnreadableError("malformed_json", f"{_OPEN} without {_CLOSE}")
     try:
-        call = json.loads(inside, object_pairs_hook=_unique, parse_constant=_refuse)
+        call = json.loads(inside, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         raise _UnreadableError("malformed_json", "no JSON between the tags") from None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
@@ -147,8 +151,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _refuse(constant: str) -> None:
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(number: str) -> float:
+    """Returns a number; ValueError for one like 1e999, which Python reads as infinity."""
+    return value if math.isfinite(value := float(number)) else _refuse(number)
 
 
 def _starred(arguments: Mapping[str, Any]) -> dict[str, Any]:

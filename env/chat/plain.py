@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from env.chat.neutral import REPLACEMENTS, added_replacements
-from env.chat.style import STOP_TOKEN, ChatStyle
+from env.chat.style import FROM_OPENAI, STOP_TOKEN, ChatStyle
 from env.protocol import Action, ToolCall, Tools
 from pipeline.ids import digest
 from pipeline.types import Message
@@ -36,7 +36,7 @@ class PlainStyle(ChatStyle):
 
     def __init__(self, added: Sequence[str] = ()) -> None:
         marks = json.dumps((*REPLACEMENTS, *added_replacements(added)), ensure_ascii=False)
-        template = f"{{%- set marks = {marks} -%}}{_SOURCE}"
+        template = f"{FROM_OPENAI}{{%- set marks = {marks} -%}}{_SOURCE}"
         super().__init__(template, digest(self.name, _SOURCE, REPLACEMENTS))
 
     def render_prompt(

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import NoReturn
 
 import jinja2
 
@@ -14,6 +15,22 @@ from pipeline.types import Message
 
 STOP_TOKEN = "<|im_end|>"
 MAX_FEEDBACK_CHARACTERS = 600
+FROM_OPENAI = """
+{%- set read = namespace(messages=[]) -%}
+{%- for message in messages -%}
+{%- set call = message.tool_calls[0] if message.tool_calls and not message.content else none -%}
+{%- if call and call.function.arguments is string -%}
+{{- raise_exception("arguments of a call are text, and this template takes an object: json.loads them") -}}
+{%- endif -%}
+{%- if message.content is not string -%}{%- set message = dict(message, content="") -%}{%- endif -%}
+{%- set read.messages = read.messages + [message] -%}
+{%- endfor -%}
+{%- set messages = read.messages -%}
+""".strip()
+"""Stands before a template of lines: content that is null is no text, and a call's arguments are no line.
+
+It is in no digest, because messages of episodes have texts alone, whose tokens it leaves as they are.
+"""
 
 
 class ChatStyle(ABC):
@@ -32,6 +49,7 @@ class ChatStyle(ABC):
     thinks = False  # whether a message may begin with a thought between `<think>` and `</think>`
     is_chat_template = False  # whether libraries render whole dialogues with it, which must preserve prefixes
     tools: Tools = ()  # that its prompts list
+    serve_options: tuple[str, ...] = ()  # of `vllm serve`: what reads calls and thoughts from its messages
 
     def __init__(self, template: str, digest: str) -> None:
         self.template = template
@@ -108,9 +126,14 @@ class ChatStyle(ABC):
         return message
 
 
+def _raise_exception(problem: str) -> NoReturn:
+    raise jinja2.TemplateError(problem)
+
+
 @cache
 def _compiled(source: str) -> jinja2.Template:
     """Returns a chat template as transformers compiles it."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.globals["raise_exception"] = _raise_exception
     return environment.from_string(source)

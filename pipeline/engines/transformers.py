@@ -106,7 +106,8 @@ class TransformersEngine:
         """
         refuse_in_flight(self._in_flight, "loading weights")
         missing, unexpected = self._model.load_state_dict(weights, strict=False)
-        missing = set(missing) - set(getattr(self._model, "_tied_weights_keys", None) or {})
+        # Of this model, not of its class: an untied one has an output layer of its own.
+        missing = set(missing) - set(self._model.all_tied_weights_keys)
         if missing or unexpected:
             raise ValueError(
                 f"not this model's weights: {sorted(missing)[:3]} missing, {sorted(unexpected)[:3]} unknown"

@@ -6,6 +6,7 @@ and starts a replica that died again with the weights it had.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait as ready_of
@@ -15,9 +16,11 @@ from typing import Literal
 import torch
 from safetensors import safe_open
 
+from pipeline.artifacts.signals import stop_if_asked
 from pipeline.engines.protocol import Generation, GenerationRequest, check_requests, refuse_in_flight
 from pipeline.engines.vllm_options import STEP, VllmOptions, replica_environment
 from pipeline.errors import ConfigError
+from pipeline.models.folder import weight_files
 from pipeline.processes.life import TICK, Silence, limit_of
 from pipeline.processes.shared_weights import Layout, SharedWeights
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError, hung
@@ -96,6 +99,7 @@ class VllmEngine:
         last of these deaths was an error, or a replica refused to start, WorkerHungError when one hangs.
         """
         while not self._finished and any(replica.in_flight for replica in self._replicas):
+            stop_if_asked()
             self._make_ready()
             busy = [replica for replica in self._replicas if replica.in_flight]
             ready = ready_of([replica.worker.connection for replica in busy], TICK)
@@ -147,8 +151,9 @@ class VllmEngine:
     def close(self) -> None:
         """Ends the replicas; idempotent."""
         self.closed = True
+        with ThreadPoolExecutor(len(self._replicas)) as pool:  # each may take seconds to end what it started
+            list(pool.map(lambda replica: replica.worker.close(), self._replicas))
         for replica in self._replicas:
-            replica.worker.close()
             replica.in_flight.clear()
         self._finished.clear()
         self._shared.close()
@@ -175,13 +180,13 @@ class VllmEngine:
         while replica.state != "ready":
             with self._surviving(replica):
                 if replica.state == "starting":
-                    replica.worker.receive(limit_of("start"), "start")
+                    replica.worker.receive(limit_of("start"), "start", stop_if_asked)
                     # It starts with the weights of the folder.
                     replica.state = "ready" if self._weights == str(self._folder) else "stale"
                 if replica.state in ("stale", "asleep"):
                     self._load(replica)
                 if replica.state == "loading":
-                    replica.worker.receive(limit_of("load"), "load")
+                    replica.worker.receive(limit_of("load"), "load", stop_if_asked)
                     replica.state = "ready"
                 if replica.state == "ready" and replica.in_flight:
                     replica.worker.send(("submit", list(replica.in_flight.values())))
@@ -236,7 +241,7 @@ def complete_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[
     the embedding alone, a reload leaves that copy stale, without a word.
     """
     names: set[str] = set()
-    for file in folder.glob("*.safetensors"):
+    for file in weight_files(folder):
         with safe_open(file, "pt") as tensors:
             names.update(tensors.keys())
     tied = json.loads((folder / "config.json").read_text("utf-8")).get("tie_word_embeddings", False)

@@ -1,6 +1,7 @@
 """Rollouts as dialogues: what opened them, what was said after it, and the tools that the prompt told of."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ FACTS = (
 """Columns that a row keeps in every form."""
 FACTS_FIELDS = (*(ROLLOUTS.schema.field(name) for name in FACTS), pa.field("split", pa.string()))
 _SYSTEM, _CALL, _END_THINK = "<|im_start|>system\n", "<tool_call>", "</think>"
+_CALLS = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,10 @@ def opening_in(text: str) -> Opening | None:
 def dialogues(selection: Selection) -> Iterator[Dialogue]:
     """Yields the rollouts that a dialogue can say, and counts the others.
 
-    Feedback in a prompt is not in its messages, a continuation's messages are another rollout's in part, and
-    a message that was cut off in the middle would be shown as whole. Replies after the policy's last message
-    answer nobody, and are no part of the rollout's tokens: they are left off.
+    Feedback in a prompt is not in its messages, a continuation's messages are another rollout's in part, a
+    message that was cut off in the middle would be shown as whole, and words after a call would be lost.
+    Replies after the policy's last message answer nobody, and are no part of the rollout's tokens: they are
+    left off.
     """
     reader = PromptReader(selection.run_dir)
     columns = [*FACTS, "guided", "messages", "prompt_token_ids", "response_token_ids"]
@@ -107,10 +110,14 @@ def dialogues(selection: Selection) -> Iterator[Dialogue]:
             continue
         messages = [message_from(message) for message in row["messages"]]
         said = places_said(messages)[-selection.num_said[row["rollout_id"]] :]
+        own = messages[said[0] : said[-1] + 1]
+        if any(map(has_words_after_call, own)):
+            selection.left_out["words_after_call"] += 1
+            continue
         yield Dialogue(
             facts={name: row[name] for name in FACTS} | {"split": selection.split_of.get(row["task_id"])},
             prompt=messages[: said[0]],
-            completion=[without_text_of_calls(message) for message in messages[said[0] : said[-1] + 1]],
+            completion=[without_text_of_calls(message) for message in own],
             opening=reader.opening(row["prompt_token_ids"]),
             prompt_token_ids=row["prompt_token_ids"],
         )
@@ -142,8 +149,26 @@ def without_text_of_calls(message: Message) -> Message:
         >>> without_text_of_calls({"role": "assistant", "content": text, "tool_calls": [call]})["content"]
         'Well.'
     """
+    content, at = message.get("content") or "", _place_of_call(message)
+    return message if at < 0 else {**message, "content": content[:at].removesuffix("\n") or None}
+
+
+def has_words_after_call(message: Message) -> bool:
+    r"""Returns whether a message says something after a call, for which OpenAI's form has no place.
+
+    Example:
+        >>> call = {"function": {"name": "f", "arguments": "{}"}}
+        >>> text = 'Well.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
+        >>> has_words_after_call({"role": "assistant", "content": text, "tool_calls": [call]})
+        False
+        >>> has_words_after_call({"role": "assistant", "content": text + "Now I wait.", "tool_calls": [call]})
+        True
+    """
+    at = _place_of_call(message)
+    return at >= 0 and bool(_CALLS.sub("", message["content"][at:]).strip())
+
+
+def _place_of_call(message: Message) -> int:
+    """Returns where the first call stands in a message's content, -1: nowhere."""
     content = message.get("content") or ""
-    at = content.find(_CALL, content.rfind(_END_THINK) + 1)
-    if not message.get("tool_calls") or at < 0:
-        return message
-    return {**message, "content": content[:at].removesuffix("\n") or None}
+    return content.find(_CALL, content.rfind(_END_THINK) + 1) if message.get("tool_calls") else -1

@@ -112,6 +112,7 @@ def _describe(database: sqlite3.Connection, tables: Sequence[str]) -> None:
         for view, by in VIEWS.items():
             database.execute(
                 f"CREATE VIEW {view} AS SELECT rollouts.stage, {by}, count(*) AS rollouts, "
-                "count(reward) AS graded, avg(reward) AS success "
+                "count(reward) AS graded, avg(reward) AS mean_reward, "
+                "avg(CASE WHEN reward IS NOT NULL THEN finish_reason = 'success' END) AS success "
                 f"FROM rollouts LEFT JOIN tasks USING (task_id) GROUP BY rollouts.stage, {by}"
             )

@@ -34,19 +34,48 @@ def check_policy_folder(folder: Path) -> None:
         )
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Returns the files that hold a model's weights: those of its index, else model.safetensors, else all.
+
+    A base may hold its weights twice, the second time in a form that transformers does not read (Mistral's
+    consolidated.safetensors). Raises ArtifactError for an index that is damaged, or stands beside one file.
+    """
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if not index.is_file():
+        return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    try:
+        names = {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ArtifactError(f"{index} is damaged: {error!r}. Export the model again") from error
+    if single.is_file() and single.name not in names:  # transformers would read the one, vLLM the other
+        raise ArtifactError(f"{folder} has both {single.name} and {index.name} of others. Remove one of them")
+    if strange := sorted(name for name in names if Path(name).name != name):
+        raise ArtifactError(
+            f"{index} names {strange[0]!r}, which is no file beside it. Export the model again"
+        )
+    return [folder / name for name in sorted(names)]
+
+
 def check_weights(folder: Path) -> None:
     """Raises ArtifactError unless a model folder has weights in readable files; reads their headers alone."""
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = weight_files(folder)
     if not paths:
         raise ArtifactError(f"no weights in {folder}: no *.safetensors file. Export the model again")
+    holder: dict[str, Path] = {}
     for path in paths:
         try:
-            with safe_open(path, "numpy"):
-                pass
+            with safe_open(path, "numpy") as file:
+                names = list(file.keys())
         except Exception as error:  # OSError, or a kind of its own
             raise ArtifactError(
                 f"the weights in {path} are not readable: {error}. Export the model again, or name another"
             ) from None
+        if twice := [name for name in names if name in holder]:
+            raise ArtifactError(
+                f"{holder[twice[0]]} and {path} both hold {twice[0]}, so which one counts is not known. "
+                "Remove one of the files, or export the model again"
+            )
+        holder |= dict.fromkeys(names, path)
 
 
 def digest_of_tokenizer(text: str) -> str:

@@ -1,9 +1,11 @@
 """Policies: folders in Hugging Face form, read, written, checked and digested."""
 
 import hashlib
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.errors import ArtifactError
-from pipeline.models.folder import FILE_SIZE, check_policy_folder, digest_of_tokenizer
+from pipeline.models.folder import FILE_SIZE, check_policy_folder, digest_of_tokenizer, weight_files
 from pipeline.processes.shared_weights import Files
 from pipeline.processes.threads import in_threads
 
@@ -74,8 +76,11 @@ def save_for_serving(tokenizer: Any, folder: Path, *, stop_token: str, chat_temp
     Messages end with the stop token and are sampled as in training, at temperature 1 with every token kept;
     a base's own defaults, or transformers' top_k of 50, would be another policy.
     """
-    tokenizer.save_pretrained(folder)
-    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+    served = copy(tokenizer)
+    served.chat_template = chat_template
+    served.save_pretrained(folder)
+    # A base's own templates by name, which transformers prefers for prompts with tools.
+    shutil.rmtree(folder / "additional_chat_templates", ignore_errors=True)
     GenerationConfig(
         do_sample=True,
         temperature=1.0,
@@ -151,11 +156,9 @@ def _weights_in_files(folder: Path, config: Any) -> Files | None:
         model = AutoModelForCausalLM.from_config(config)
     stored: dict[str, tuple[Path, str]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a dictionary
-                if name in stored:
-                    return None
                 stored[name], shapes[name] = (path, name), tuple(file.get_slice(name).get_shape())
     if config.tie_word_embeddings:
         for tied, source in getattr(model, "all_tied_weights_keys", {}).items():

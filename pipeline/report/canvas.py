@@ -28,6 +28,7 @@ _SETTINGS = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 9.5,
+    "text.parse_math": False,  # names of arms are whatever somebody called them
 }
 
 

@@ -12,6 +12,8 @@ import jinja2
 import yaml
 from safetensors import safe_open
 
+from pipeline.models.folder import weight_files
+
 
 def write_card(
     folder: Path,
@@ -22,11 +24,13 @@ def write_card(
     sections: Mapping[str, Mapping[str, object]],
     limits: Sequence[str],
     stop_token: str,
+    serve_options: Sequence[str] = (),
 ) -> None:
     """Writes README.md beside a model, YAML front matter first.
 
     `opening` says what the model is, `sections` map a heading to facts by name, a table each, and `limits`
-    say in sentences what nobody should expect. The front matter names neither a licence nor a base model: a
+    say in sentences what nobody should expect. `serve_options` are those that `vllm serve` needs to read the
+    model's calls. The front matter names neither a licence nor a base model: a
     folder's name is no name on a hub.
     """
     front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": list(tags)}
@@ -42,6 +46,7 @@ def write_card(
         sections=sections,
         limits=limits,
         stop_token=stop_token,
+        command=" ".join(["vllm serve .", *serve_options]),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
 
@@ -50,7 +55,7 @@ def weights_facts(folder: Path) -> dict[str, object]:
     """Returns what exported weights say of themselves: architecture, parameters, longest sequence."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     parameters = 0
-    for file in folder.glob("*.safetensors"):
+    for file in weight_files(folder):
         with safe_open(file, "numpy") as tensors:
             shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
             parameters += sum(math.prod(shape) for shape in shapes)

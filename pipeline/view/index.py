@@ -130,14 +130,18 @@ class StageIndex:
 
     def continued(self, rollout_id: str) -> dict[int, tuple[int, float]]:
         """Returns step -> (number, sum of rewards) of the graded continuations of a rollout in this stage."""
-        is_one = pc.and_(pc.equal(self.parents, rollout_id), pc.equal(self._text("kind"), "continuation"))
-        found: dict[int, tuple[int, float]] = {}
-        for row in np.flatnonzero(is_one.to_numpy(zero_copy_only=False)).tolist():
-            reward = self.table.column("reward")[row].as_py()
-            if reward is not None:
-                step = self.table.column("start_step_index")[row].as_py()
-                number, total = found.get(step, (0, 0.0))
-                found[step] = number + 1, total + reward
+        return self._continued.get(rollout_id, {})
+
+    @cached_property
+    def _continued(self) -> dict[str, dict[int, tuple[int, float]]]:
+        """What `continued` says of each rollout: all are gathered in one pass."""
+        steps, rewards = self._text("start_step_index"), self._text("reward")
+        is_one = pc.and_(pc.equal(self._text("kind"), "continuation"), pc.is_valid(rewards))
+        every = pa.table({"parent": self.parents, "step": steps, "reward": rewards}).filter(is_one)
+        sums = every.group_by(["parent", "step"]).aggregate([("reward", "count"), ("reward", "sum")])
+        found: dict[str, dict[int, tuple[int, float]]] = {}
+        for row in sums.to_pylist():
+            found.setdefault(row["parent"], {})[row["step"]] = row["reward_count"], row["reward_sum"]
         return found
 
     def with_value(self, low: float, high: float) -> np.ndarray:
@@ -164,7 +168,9 @@ class StageIndex:
     def columns(self) -> dict[str, dict[str, Any]]:
         """The columns that a list needs, as the page takes them: `data`, or `values` that `data` numbers."""
         rewards = self._text("reward").to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
-        outcomes = np.select([np.isnan(rewards), rewards >= 1, rewards > 0], [3, 0, 1], 2)
+        # Not of the reward: that of a success may be less than 1 where what it did has a price.
+        is_success = pc.equal(self._text("finish_reason"), "success").to_numpy(zero_copy_only=False)
+        outcomes = np.select([np.isnan(rewards), is_success, rewards > 0], [3, 0, 1], 2)
         guided = self._text("guided").to_numpy(zero_copy_only=False).astype(np.uint8)
         return {
             "split": _of_task(_coded(self.tasks.splits), self.task_rows),

@@ -161,15 +161,25 @@ class Run:
             return self._tokenizers[wanted]
 
     def _load_tokenizer(self, wanted: str) -> Any:
-        from tokenizers import Tokenizer
-
-        for place in TOKENIZERS:
-            path = self.run_dir / place / "tokenizer.json"
-            if path.is_file() and not path.is_symlink():
-                try:
-                    found = Tokenizer.from_file(str(path))
-                except Exception:  # of no kind of its own; who asks is told that there are ids alone
-                    continue
-                if digest_of_tokenizer(found.to_str()) == wanted:
-                    return found
+        files = [self.run_dir / place / "tokenizer.json" for place in TOKENIZERS]
+        files = [path for path in files if path.is_file() and not path.is_symlink()]
+        # Of a base that was adopted as it is, a run knows the tokenizer that transformers made of the file.
+        for read in (_as_stored, _as_transformers_has_it):
+            for path in files:
+                with suppress(Exception):  # of no kind of its own; who asks is told that there are ids alone
+                    found = read(path)
+                    if digest_of_tokenizer(found.to_str()) == wanted:
+                        return found
         return None
+
+
+def _as_stored(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(path))
+
+
+def _as_transformers_has_it(path: Path) -> Any:
+    from pipeline.models.policy import load_tokenizer  # torch too: only where it is needed
+
+    return load_tokenizer(path.parent).backend_tokenizer

@@ -234,7 +234,8 @@ function step(by) {
 
 // One rollout.
 
-const outcomeOf = reward => reward === null ? "not graded" : reward >= 1 ? "success" : reward > 0 ? "partial" : "failure";
+const outcomeOf = ({ reward, finish_reason }) =>
+  reward === null ? "not graded" : finish_reason === "success" ? "success" : reward > 0 ? "partial" : "failure";
 const svg = (tag, attributes, ...children) => make(tag, { svg: true, ...attributes }, ...children);
 
 function chart(rollout, isNarrow) {
@@ -263,7 +264,7 @@ function chart(rollout, isNarrow) {
     if (step.value !== null) parts.push(svg("circle", { cx: at, cy: y(step.value), r: 4, onclick: () => reveal(rollout, step) },
       svg("title", {}, `V = ${step.value.toFixed(3)} before step ${step.step_index}`)));
   }
-  if (reward !== null) parts.push(svg("text", { class: outcomeOf(reward), x: x(first + T) - 7, y: y(reward) + 6, "font-size": 18 }, "★",
+  if (reward !== null) parts.push(svg("text", { class: outcomeOf(rollout), x: x(first + T) - 7, y: y(reward) + 6, "font-size": 18 }, "★",
     svg("title", {}, `reward ${reward}`)));
   return make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "critic's value before each step" }, ...parts);
 }
@@ -289,6 +290,13 @@ function tokenNode([text, logprob]) {
   if (logprob !== null) node.style.setProperty("--doubt", String(Math.min(0.85, -logprob / 4)));
   return node;
 }
+// What a message says before the first of a rollout's own steps: a continuation may begin inside a message.
+function beforeOwn(content, steps) {
+  const own = steps.map(step => step.text).join("");
+  return (content ?? "").endsWith(own) ? content.slice(0, content.length - own.length) : "";
+}
+const inherited = text => make("div", { class: "message before" },
+  make("div", { class: "role" }, "before this rollout began"), make("pre", {}, text));
 function dialogue(rollout, tokens) {
   const policy = rollout.messages.filter(message => message.role === "assistant").length;
   const before = policy - 1 - Math.max(-1, ...rollout.steps.map(step => step.message_index));  // of the task's own
@@ -296,7 +304,8 @@ function dialogue(rollout, tokens) {
   return rollout.messages.map(({ role, content, tool_calls, tool_call_id }) => {
     const mine = role === "assistant" ? rollout.steps.filter(step => step.message_index === own) : [];
     if (role === "assistant") own++;
-    const inner = mine.length ? mine.map(step => stepNode(rollout, step, tokens))
+    const begun = mine.length && rollout.start_step_index > 0 ? beforeOwn(content, mine) : "";
+    const inner = mine.length ? [begun ? inherited(begun) : null, ...mine.map(step => stepNode(rollout, step, tokens))]
       : [make("pre", {}, [content, tool_calls && `calls ${tool_calls}`].filter(Boolean).join("\n") || " ")];
     const given = role === "assistant" && !mine.length && rollout.start_step_index > 0;
     return make("div", { class: `message ${role}${given ? " before" : ""}` },
@@ -309,7 +318,7 @@ const pairs = rows => make("table", {}, ...rows.map(([name, value]) => make("tr"
 const linkTo = id => make("a", { href: `#${new URLSearchParams({ id })}` }, id.slice(0, 12));
 
 function rolloutNode(rollout, tokens, stage, isNarrow) {
-  const outcome = outcomeOf(rollout.reward), wrong = rollout.steps.find(step => step.verifier_status === "wrong");
+  const outcome = outcomeOf(rollout), wrong = rollout.steps.find(step => step.verifier_status === "wrong");
   const words = [
     ["level", rollout.level ?? "?"], ["split", rollout.split], ["iteration", rollout.iteration], ["kind", rollout.kind],
     ["steps", rollout.steps.length], ["finish", rollout.finish_reason], ["first wrong step", wrong ? wrong.step_index : "none"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from typing import Any, Self
 
 from env.play.player import sampled_after_prompts
@@ -15,7 +16,7 @@ from pipeline.types import Rollout, Task
 from stages.wiring.learner import Learner
 from stages.wiring.refusals import refuse_disagreement
 
-NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # compared after every weight sync
+NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # compared after every weight sync, unless more replicas got weights
 NUM_ROLLOUTS = 16  # of an iteration, or of the last look
 
 
@@ -37,8 +38,12 @@ class Agreement:
     def asked(cls, learner: Learner, tasks: Sequence[Task], iteration: int, *, half_precision: bool) -> Self:
         """Hands the trainer's weights over and asks the engine."""
         team = learner.synced()
-        prompts = partial(sampled_after_prompts, tasks[:NUM_PROMPTS], PROMPT_TOKENS)
-        return cls(team, team.ask(prompts), learner.trainer, iteration, half_precision)
+        engine = team.recipe.config.engine
+        replicas = engine.replicas if engine.kind == "vllm" else 1  # each with weights of its own
+        # The engine spreads them evenly: each replica has one at least, of a task twice if there are few.
+        some = list(islice(cycle(tasks), max(min(NUM_PROMPTS, len(tasks)), replicas)))
+        probe = team.ask(partial(sampled_after_prompts, some, PROMPT_TOKENS))
+        return cls(team, probe, learner.trainer, iteration, half_precision)
 
     def on(self, rollouts: Sequence[Rollout]) -> float:
         """Returns the gap, in nats a token, on some of what the engine has sampled since.

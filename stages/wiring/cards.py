@@ -41,6 +41,7 @@ def write_actor_card(
     settings = plan["settings"]
     actor, tasks, prompt = settings["actor"], settings["tasks"], settings["prompt"]
     offer, chain, mode = offer_of(tasks["environment"]), actor["chain"], actor["credit"]["mode"]
+    style = offer.style(prompt["style"], thinking=prompt["thinking"])
     warmup = start.config.actor.warmup_updates
     facts = {
         name.replace("_", " "): _words(value)
@@ -104,7 +105,8 @@ def write_actor_card(
         tags=("v-dapo", "reinforcement-learning", offer.name),
         sections=sections,
         limits=limits,
-        stop_token=offer.style(prompt["style"]).stop_token,
+        stop_token=style.stop_token,
+        serve_options=style.serve_options,
     )
 
 

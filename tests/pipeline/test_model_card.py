@@ -3,6 +3,9 @@ from typing import Any
 
 import pytest
 
+from env.chat.full import FullStyle
+from env.phone.episode.compact import CompactStyle
+from env.phone.episode.tools import TOOLS
 from pipeline.report.model_card import write_card
 
 CARD: dict[str, Any] = {
@@ -34,3 +37,14 @@ def test_each_fact_is_one_row_whatever_is_in_it(tmp_path: Path) -> None:
     assert "| tasks | 12 |" in lines
     assert lines[-2:] == ["- It knows one thing.", "- It forgets the rest."]
     assert any(line.startswith("A message ends with `</s>`.") for line in lines)
+
+
+def test_the_command_that_serves_the_model_reads_its_calls(tmp_path: Path) -> None:
+    """Without these options vLLM refuses requests with tools, or answers calls as plain text."""
+    write_card(tmp_path, **CARD, serve_options=FullStyle(TOOLS).serve_options)
+    assert (
+        "vllm serve . --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3\n"
+    ) in (tmp_path / "README.md").read_text()
+    write_card(tmp_path, **CARD, serve_options=CompactStyle().serve_options)
+    assert "\nvllm serve .\n" in (tmp_path / "README.md").read_text()
+    assert "qwen3" not in " ".join(FullStyle(TOOLS, thinking=False).serve_options)

@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -7,10 +8,21 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.engines.vllm import complete_weights
 from pipeline.errors import ArtifactError
 from pipeline.models import policy as policies
-from pipeline.models.policy import Policy, load_policy, save_policy, tokenizer_digest, weights_digest
+from pipeline.models.folder import check_policy_folder, weight_files
+from pipeline.models.policy import (
+    Policy,
+    load_policy,
+    load_tokenizer,
+    save_for_serving,
+    save_policy,
+    tokenizer_digest,
+    weights_digest,
+)
 from pipeline.models.tiny import TinyShape, make_tiny_model, train_tokenizer
+from pipeline.report.model_card import weights_facts
 
 TEXTS = [f"U: dispute a bill at Amber Ridge {n}\nA: call 555-01{n:02d} R1 ?account_number" for n in range(40)]
 TEMPLATE = (
@@ -86,6 +98,17 @@ def test_a_saved_policy_opens_offline_with_plain_transformers(
     assert weights_digest(model.state_dict()) == policy.policy_digest
     text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
     assert text == "user: hi<|im_end|>"
+
+
+def test_a_base_s_named_templates_are_not_served(policy: Policy, tmp_path: Path) -> None:
+    """transformers takes the one called tool_use as soon as a prompt has tools."""
+    base = policy.tokenizer
+    base.chat_template = {"default": TEMPLATE, "tool_use": "another format"}
+    folder = tmp_path / "served"
+    base.save_pretrained(folder)  # what an adopted base's folder may hold already
+    save_for_serving(base, folder, stop_token="<|im_end|>", chat_template=f"own {TEMPLATE}")
+    assert load_tokenizer(folder).chat_template == f"own {TEMPLATE}"
+    assert base.chat_template["tool_use"] == "another format"  # whose it is
 
 
 def test_a_base_s_defaults_of_sampling_are_not_taken_and_need_not_be_valid(
@@ -194,6 +217,46 @@ def test_files_with_more_than_the_model_are_read_as_transformers_reads_them(poli
     save_file({k: v for k, v in weights.items() if "norm" not in k}, file, metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match="do not fill the model"):
         load_policy(policy.folder)
+
+
+def test_a_base_that_holds_its_weights_twice_is_read_once(policy: Policy, tmp_path: Path) -> None:
+    """As Mistral's repositories do: the second file has other names and dtypes for the same numbers."""
+    from safetensors.torch import save_file
+
+    save_file({"tok_embeddings.weight": torch.ones(2, 2)}, policy.folder / "consolidated.safetensors")
+    assert load_policy(policy.folder).policy_digest == policy.policy_digest
+    assert set(complete_weights(policy.model.state_dict(), policy.folder)) == set(policy.model.state_dict())
+    parameters = sum(p.numel() for p in policy.model.parameters())
+    assert weights_facts(policy.folder)["parameters"] == f"{parameters:,}"
+    shards = tmp_path / "shards"
+    policy.model.save_pretrained(shards, max_shard_size="20KB")
+    save_file({"tok_embeddings.weight": torch.ones(2, 2)}, shards / "consolidated.safetensors")
+    assert all(path.name.startswith("model-0") for path in weight_files(shards))
+    assert len(weight_files(shards)) > 1
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        (None, "so which one counts is not known"),
+        ("{", "is damaged"),
+        ('{"weight_map": {"a": "../b.safetensors"}}', "which is no file beside it"),
+        ('{"weight_map": {"a": "c.safetensors"}}', "are not readable"),  # it is not there
+        ('{"weight_map": {"a": "a.safetensors"}}', "has both model.safetensors and"),
+    ],
+)
+def test_weights_that_two_readers_would_read_differently_are_refused(
+    policy: Policy, index: str | None, words: str
+) -> None:
+    whole = policy.folder / "model.safetensors"
+    for name in ("a.safetensors", "b.safetensors"):
+        shutil.copy(whole, policy.folder / name)
+    if index is not None:
+        (policy.folder / "model.safetensors.index.json").write_text(index)
+    if words[:4] != "has ":
+        whole.unlink()
+    with pytest.raises(ArtifactError, match=words):
+        check_policy_folder(policy.folder)
 
 
 def test_an_unread_model_has_the_names_shapes_and_ties_of_the_read_one(policy: Policy) -> None:

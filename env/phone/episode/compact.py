@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from env.chat.neutral import added_replacements
-from env.chat.style import STOP_TOKEN, ChatStyle
+from env.chat.style import FROM_OPENAI, STOP_TOKEN, ChatStyle
 from env.phone.episode.tools import CALL, FORM, FROM_FORM, SEARCH, WAIT
 from env.phone.world.lexicon import FIELDS, REFERENCE
 from env.protocol import Action, ToolCall
@@ -51,9 +51,8 @@ class CompactStyle(ChatStyle):
         replacements = added_replacements(added)
         quoted = [[json.dumps(text, ensure_ascii=False) for text in pair] for pair in replacements]
         also = "".join(f" | replace({mark}, {broken})" for mark, broken in quoted)
-        super().__init__(
-            source.replace(_LAST_MARK, _LAST_MARK + also, 1), digest("compact", GRAMMAR_VERSION, source)
-        )
+        template = FROM_OPENAI + source.replace(_LAST_MARK, _LAST_MARK + also, 1)
+        super().__init__(template, digest("compact", GRAMMAR_VERSION, source))
 
     def parse(self, text: str) -> Action:
         """Returns the action of one assistant message; total and linear in its length.

@@ -21,6 +21,7 @@ from env.chat.neutral import (
     one_line,
     tool_text,
 )
+from env.chat.plain import PlainStyle
 from env.chat.prefix import check_prefixes
 from env.chat.style import STOP_TOKEN
 from env.phone.episode.compact import CompactStyle
@@ -126,6 +127,26 @@ def test_tool_text_is_printable_capped_and_broken():
     assert tool_text("\x1b[31mred\x07<|") == " [31mred \u2039|"
     assert len(tool_text("a" * 5000)) == MAX_TOOL_CHARACTERS
     assert one_line("a\n b", 10) == "a b"
+
+
+@pytest.mark.parametrize("style", [COMPACT, PlainStyle()], ids=["compact", "plain"])
+def test_a_template_of_lines_takes_null_content_and_refuses_arguments_as_text(style, tmp_path):
+    """Both are OpenAI's form, in which a server and transformers hand messages over."""
+    tokenizer = train_tokenizer(["words"] * 9, 270, tmp_path, style.template)
+
+    def written(*messages):
+        return tokenizer.apply_chat_template([USER, *messages], tokenize=False)
+
+    said = {"role": "assistant", "content": None}
+    assert written(said) == written({**said, "content": ""}) == style.render([USER, said])
+    assert "None" not in written(said, {"role": "tool", "content": None})
+    call = {"type": "function", "function": {"name": SEARCH, "arguments": {"company_name": "Blue Hill"}}}
+    if style is COMPACT:
+        assert "A: search Blue Hill<|im_end|>" in written({**said, "tool_calls": [call]})
+    call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    for render in (written, lambda *messages: style.render([USER, *messages])):
+        with pytest.raises(jinja2.TemplateError, match=r"json\.loads them"):
+            render({**said, "tool_calls": [call]})
 
 
 def test_a_prompt_ends_as_qwen3s_own_with_and_without_thinking():

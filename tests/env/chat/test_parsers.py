@@ -50,6 +50,7 @@ FULL_TEXTS = {
         tag(""), tag("{"), tag("[1]"), tag('"search_company"'), tag('{"name": "search_company"}'),
         tag('{"name": 3, "arguments": {}}'), tag('{"arguments": {}}'), said(SEARCH, '{"company_name": NaN}'),
         tag("[" * 3000), tag("[" * 3000 + "]" * 3000), tag("9" * 5000),
+        said(WAIT, '{"turns": 1e999}'), said(WAIT, '{"turns": -1e999}'),
     ],
     "unknown_tool": [said("search", "{}"), said("", "{}"), said("\\ud800", "{}")],
     "bad_args": [

@@ -38,6 +38,19 @@ def test_equal_prompts_are_computed_once() -> None:
         assert reused(found) == copies * (len(prompt) - 1)
 
 
+def test_an_untied_model_takes_no_weights_without_its_output_layer() -> None:
+    from transformers import Qwen3ForCausalLM
+
+    tied = tiny_model()
+    tied.config.tie_word_embeddings = False
+    untied = Qwen3ForCausalLM(tied.config).eval()
+    weights = untied.state_dict()
+    del weights["lm_head.weight"]
+    with pytest.raises(ValueError, match=r"lm_head\.weight"):
+        engine_of(untied, 2).load_weights(weights, "second")
+    engine_of(tiny_model(), 2).load_weights(weights, "second")  # a tied one has it with the embedding
+
+
 def test_an_engine_that_has_released_everything_is_as_new_to_the_bit() -> None:
     """So what is played from an empty queue depends on nothing that was played before it."""
 

@@ -1,18 +1,25 @@
 """The queue before vLLM's replicas: room, deaths, full pipes. vLLM itself is a stand-in here."""
 
+import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import pipeline.engines.vllm
+from pipeline.artifacts.signals import StopFlag, StopRequested
 from pipeline.config import load_config
 from pipeline.engines.vllm import MAX_RESTARTS, VllmEngine, VllmOptions
+from pipeline.engines.vllm_replica import GPU_BATCH_TOKENS, options_of_gpus
 from pipeline.errors import ConfigError, ExitCode
-from pipeline.processes.life import LIMIT, LIMITS, Scope, workers_of
+from pipeline.processes.life import LIMIT, LIMITS, Scope, Signs, workers_of
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError
 from stages.settings import Config
 from tests.pipeline.engines.helpers import answers, ask
@@ -76,6 +83,26 @@ def test_results_that_nobody_reads_yet_do_not_keep_a_replica_from_reading(
     assert len(found) == 128
 
 
+def test_replicas_are_closed_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each may take seconds to end, and a stage that was told to stop has few."""
+    together = Barrier(3)
+
+    def start(*_: object, **__: object) -> Any:
+        return SimpleNamespace(
+            signs=Signs(), send=lambda message: None, close=lambda: together.wait(timeout=30)
+        )
+
+    monkeypatch.setattr(pipeline.engines.vllm, "Worker", start)
+    VllmEngine(tmp_path, "first", 100, VllmOptions(replicas=3)).close()
+    assert not together.broken
+
+
+def test_a_pass_on_a_gpu_has_room_for_prompts_and_for_a_token_of_each_sequence() -> None:
+    """vLLM's own default for this way of starting it, 2,048, is not the one of `vllm.LLM`."""
+    assert options_of_gpus(4096, 256, VllmOptions())["max_num_batched_tokens"] == GPU_BATCH_TOKENS == 8192
+    assert options_of_gpus(4096, 9000, VllmOptions())["max_num_batched_tokens"] == 9000
+
+
 def test_a_replica_that_refuses_to_start_is_a_defect_at_once(make_engine: MakeEngine) -> None:
     engine = make_engine(limit=40_960, faults={"FAKE_ROOM": "4096"})
     engine.submit([ask("r", [3])])
@@ -111,11 +138,37 @@ def test_a_replica_that_stops_answering_ends_the_engine_with_a_word_on_where(
     assert engine._restarts_left == MAX_RESTARTS
 
 
+@pytest.mark.parametrize("at", ["load", "step"])
+def test_a_stop_is_heard_while_a_replica_loads_or_computes(
+    at: str, make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with StopFlag().installed():
+        engine = make_engine(faults={"VDAPO_FAILPOINTS": f"replica.{at}:2=hang"})
+        work_once(engine, 0)
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(StopRequested):
+            work_once(engine, 1)
+
+
+def test_a_stop_is_heard_while_a_replica_starts(make_engine: MakeEngine) -> None:
+    with StopFlag().installed():
+        engine = make_engine()
+        signal.raise_signal(signal.SIGTERM)
+        engine.submit([ask("r", [3])])
+        with pytest.raises(StopRequested):
+            engine._await_ready(engine._replicas[0])
+
+
 def work_twice(engine: VllmEngine) -> None:
     for number in range(2):
-        engine.load_weights({}, "second")
-        answers(engine, [ask(f"r{number}", [3])])
-        engine.sleep()
+        work_once(engine, number)
+
+
+def work_once(engine: VllmEngine, number: int) -> None:
+    engine.load_weights({}, "second")
+    answers(engine, [ask(f"r{number}", [3])])
+    engine.sleep()
 
 
 def test_a_replica_that_takes_many_steps_is_not_hung(

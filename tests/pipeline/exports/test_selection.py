@@ -2,7 +2,10 @@
 
 import json
 import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +18,28 @@ from pipeline.exports import files
 from pipeline.exports.dialogues import dialogues
 from pipeline.exports.selection import Selection
 from pipeline.exports.sessions import sessions_in
+from pipeline.tables import rollouts_table
 from stages.command import main
 from tests.exports import Made
+
+
+def test_a_rollout_with_words_after_a_call_is_left_out_and_counted(made: Made) -> None:
+    """The form of its messages would lose them, and what is left was never said so."""
+    rollout = next(r for r in made.bare if any(m.get("tool_calls") for m in r.messages))
+    wordy = tuple(
+        {**m, "content": f"{m['content']}\nI wait." if m.get("tool_calls") else m["content"]}
+        for m in rollout.messages
+    )
+    played = [rollout, replace(rollout, messages=wordy)]
+    selection: Any = SimpleNamespace(
+        run_dir=made.run_dir,
+        rows=lambda columns: rollouts_table(played).to_pylist(),
+        num_said=Selection(made.run_dir).num_said,
+        split_of={},
+        left_out=Counter(),
+    )
+    assert len(list(dialogues(selection))) == 1
+    assert selection.left_out == {"words_after_call": 1}
 
 
 def test_filters_take_splits_and_rewards_and_say_who_is_left_out(

@@ -14,7 +14,7 @@ from huggingface_hub import DatasetCard
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.columns import SPECS
-from pipeline.exports.sqlite import columns_of, create
+from pipeline.exports.sqlite import _describe, columns_of, create
 from pipeline.tables import tasks_from
 from stages.command import main
 from tests.exports import Made
@@ -86,6 +86,18 @@ def test_views_count_what_could_not_be_graded_and_leave_it_out_of_success(export
     known = [reward for reward in mine if reward is not None]
     assert tuple(of_task) == (len(mine), len(known), pytest.approx(sum(known) / len(known)))
     assert len(mine) == len(known) + 1
+
+
+def test_a_success_that_has_a_price_is_a_success_and_its_reward_is_in_the_mean() -> None:
+    rows = [("a", "success", 0.95), ("b", "ended", 0.0), ("c", "success", None)]
+    with closing(sqlite3.connect(":memory:")) as database:
+        for name in ("rollouts", "tasks"):
+            create(database, name, columns_of(SPECS[name].schema), SPECS[name])
+        into = "rollouts (stage, task_id, rollout_id, finish_reason, reward)"
+        database.executemany(f"INSERT INTO {into} VALUES ('s', 't', ?, ?, ?)", rows)
+        _describe(database, ["rollouts", "tasks"])
+        [seen] = database.execute("SELECT rollouts, graded, success, mean_reward FROM success").fetchall()
+    assert seen == (3, 2, 0.5, 0.475)
 
 
 def test_the_hub_s_own_reader_takes_the_card_and_every_data_set_of_it(export: Any, tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ def texts_of(svg: str) -> set[str]:
     return {(e.text or "").strip() for e in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
 
 
+def test_names_are_shown_as_they_are_and_not_read_as_mathematics() -> None:
+    names = [r"cost $\foo$", "a$_1$b", "5 $ and 6 $"]  # the first alone would end the page with an error
+    drawn = plots.compared("m", {names[0]: {names[1]: KNOWN, names[2]: UNKNOWN}}, x_label="x")
+    assert set(names) <= texts_of(drawn)
+
+
 @pytest.fixture
 def html() -> str:
     blocks = [

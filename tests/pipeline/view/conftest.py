@@ -59,18 +59,18 @@ def rollout(name: str, **changes: Any) -> Rollout:
 
 
 PLAYED = [
-    rollout("aa00", reward=0.0, feedback_text=f"too early {EVIL}"),
+    rollout("aa00", reward=0.0, finish_reason="ended", feedback_text=f"too early {EVIL}"),
     rollout(
         "aa01",
         attempt=1,
         guided=True,
         parent_rollout_ids=("aa00",),
         feedback_in_context=f"you asked twice {EVIL}",
-        reward=1.0,
+        reward=0.95,  # a success with a call that has a price
         steps=(Step(0, 0, 0, 2, "ok", "ok"), Step(1, 1, 3, 5, "good", "ok")),
     ),
     rollout("bb00", task_id="t1", group_id="g1", reward=None, env_status="infra", iteration=1),
-    rollout("bb01", task_id="t1", group_id="g1", draw=1, reward=0.5, iteration=1),
+    rollout("bb01", task_id="t1", group_id="g1", draw=1, reward=0.5, finish_reason="ended", iteration=1),
 ]
 CONTINUED = [
     rollout(
@@ -78,12 +78,13 @@ CONTINUED = [
         kind="continuation",
         draw=draw,
         parent_rollout_ids=("aa00",),
-        start_step_index=1,
+        start_step_index=2,  # within a message
         response_token_ids=(4, 5),
         loss_mask=(1, 1),
         logprobs=(-1.0, -2.0),
-        steps=(Step(1, 1, 0, 2, "second, again"),),
+        steps=(Step(2, 1, 0, 2, " third"),),
         reward=float(draw),
+        finish_reason="success" if draw else "ended",
     )
     for draw in (0, 1)
 ]

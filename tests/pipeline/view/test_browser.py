@@ -52,7 +52,7 @@ def listed(browser: Browser) -> list[str]:
 def test_filters_search_and_order_choose_what_is_listed(browser: Browser, page: str) -> None:
     browser.open(page)
     assert listed(browser) == ["aa00", "aa01", "bb00", "bb01"]
-    assert browser.value(TEXT.format("#summary")).startswith("4 of 4 rollouts, mean reward 50 %")
+    assert browser.value(TEXT.format("#summary")).startswith("4 of 4 rollouts, mean reward 48 %")
     for address, expected in {
         "stage=rollouts&outcome=success": ["aa01"],
         "stage=rollouts&outcome=not+graded": ["bb00"],
@@ -105,7 +105,11 @@ def test_a_rollout_has_steps_marks_a_curve_and_what_it_was_told(browser: Browser
     titles = browser.value("[...document.querySelectorAll('.token')].map(node => node.title)")
     assert titles[0].startswith("log-probability -0.500, p = 0.607")
     browser.go("stage=labels&id=cc00")
-    assert browser.value("document.querySelectorAll('.message.before').length") == 1
+    before = browser.value("[...document.querySelectorAll('.message.before')].map(node => node.innerText)")
+    assert len(before) == 2  # a message, and the beginning of the next one
+    assert before[1].split("\n") == ["before this rollout began", "second"]
+    browser.go("stage=rollouts&id=aa01")
+    assert browser.value(TEXT.format(".one h2")).startswith("✓success")
     assert not browser.errors
 
 

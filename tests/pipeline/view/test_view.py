@@ -15,6 +15,9 @@ import pytest
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
+from pipeline.models.folder import digest_of_tokenizer
+from pipeline.models.policy import load_tokenizer, tokenizer_digest
+from pipeline.models.tiny import train_tokenizer
 from pipeline.view import page
 from pipeline.view.parts import Parts, tables_of
 from pipeline.view.rollout import rollouts_at
@@ -95,7 +98,7 @@ def test_an_index_says_of_every_rollout_what_it_can_be_filtered_by(port: int) ->
         "tokens": [4, 4, 4, 4],
     }.items():
         assert found[name] == expected, name
-    np.testing.assert_array_equal(found["reward"], [0, 1, np.nan, 0.5])
+    np.testing.assert_array_equal(found["reward"], np.float32([0, 0.95, np.nan, 0.5]))
     assert np.isnan(found["value"]).all()
     assert index_of(port, "actor")["value"] == [0.75, 0.25]
 
@@ -113,7 +116,7 @@ def test_a_rollout_comes_whole_with_labels_and_measured_states_and_every_text_ma
     assert first["messages"][2]["content"] == SHOWN
     assert first["feedback_text"] == f"too early {SHOWN}"
     assert [step["label"] for step in first["steps"]] == [None, 0.5, None]
-    assert [step["measured"] for step in first["steps"]] == [None, [2, 1.0], None]
+    assert [step["measured"] for step in first["steps"]] == [None, None, [2, 1.0]]
     [guided] = rows_of(port, "rollouts", "1")
     assert guided["feedback_in_context"] == f"you asked twice {SHOWN}"
     assert (guided["parent_rollout_ids"], len(guided["steps"])) == (["aa00"], 2)
@@ -126,6 +129,33 @@ def test_tokens_come_on_demand_and_only_sampled_ones_have_log_probabilities(port
     [found] = rows_of(port, "rollouts", "0", "tokens")
     assert found["tokens"] == [["1 ", -0.5], ["2 ", -0.25], ["3 ", None], ["4 ", -1.0], ["5 ", -2.0]]
     assert "no such tokenizer" in found["note"]
+
+
+def test_continuations_are_gathered_once_for_all_rollouts(run_dir: Path) -> None:
+    """Else a page with everything inside takes rollouts times continuations."""
+    run = Run(run_dir)
+    assert run.continued("rollouts", ["bb00", "aa00"]) == [{}, {2: (2, 1.0)}]
+    for stage in ("rollouts", "labels"):
+        run.index(stage).table = None  # type: ignore[assignment]
+    assert run.continued("rollouts", ["aa01", "aa00"]) == [{}, {2: (2, 1.0)}]
+
+
+def test_a_tokenizer_that_transformers_makes_otherwise_than_its_file_says_is_found(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    """Of a Qwen3 adopted as it is, rollouts name the rebuilt tokenizer, and the run has the file."""
+    copy = tmp_path / "r"
+    shutil.copytree(run_dir, copy)
+    folder = copy / "sft" / "policy"
+    train_tokenizer(["a few words and others"] * 9, 270, folder, "")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    stored = digest_of_tokenizer((folder / "tokenizer.json").read_text("utf-8"))
+    rebuilt = tokenizer_digest(loaded := load_tokenizer(folder))
+    assert rebuilt != stored
+    ids = loaded.encode("a few words")
+    for wanted in (rebuilt, stored):
+        assert Run(copy).tokenizer(wanted).decode(ids) == "a few words"
+    assert Run(copy).tokenizer("another") is None
 
 
 def test_briefs_say_how_the_task_begins(port: int) -> None:
