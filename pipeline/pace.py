@@ -41,7 +41,11 @@ class Timed:
         return call
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._thing, name, value)
+        thing = self._thing
+        # Set on another wrapper, such as `Turns` makes, it would be where the thing itself never looks.
+        while "_thing" in getattr(thing, "__dict__", ()):
+            thing = thing._thing
+        setattr(thing, name, value)
 
 
 class Pace:

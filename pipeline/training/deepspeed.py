@@ -19,7 +19,7 @@ from pipeline.hardware import GpuUse
 from pipeline.models.folder import FILE_SIZE
 from pipeline.processes.shared_weights import Files, Layout, SharedWeights, read_shared
 from pipeline.training.deepspeed_config import is_half
-from pipeline.training.packing import Loss, bins_of
+from pipeline.training.packing import Loss, dealt
 from pipeline.training.protocol import TrainingRow, diverged, read_state, write_state
 from pipeline.training.rank_group import DeepSpeedOptions, RankGroup, RankSetup
 
@@ -110,11 +110,11 @@ class DeepSpeedTrainer:
         if not rows:
             return []
         results: list[dict[str, np.ndarray]] = [{} for _ in rows]
-        dealt = self._dealt(rows)
-        shares = [(share, adapted) for share in _equally_many(rows, dealt)]
+        places = self._dealt(rows)
+        shares = [(share, adapted) for share in _equally_many(rows, places)]
         answers = self._returned().tell_each("forward", shares)
-        for places, answer in zip(dealt, answers, strict=True):
-            for i, output in zip(chain(*places), answer, strict=False):  # what follows is idle work
+        for batches, answer in zip(places, answers, strict=True):
+            for i, output in zip(chain(*batches), answer, strict=False):  # what follows is idle work
                 results[i] = output
         return results
 
@@ -186,22 +186,18 @@ class DeepSpeedTrainer:
         return self._ranks
 
     def _dealt(self, rows: Sequence[TrainingRow]) -> list[list[list[int]]]:
-        """Returns, for each rank, its micro-batches as places of rows, dealt heaviest first."""
-        lengths = [len(row.token_ids) for row in rows]
-        shares: list[list[list[int]]] = [[] for _ in self._ranks.ranks]
-        loads = [0] * len(shares)
-        costs = [(sum(lengths[i] for i in b), b) for b in bins_of(lengths, self._micro_batch_tokens)]
-        for cost, members in sorted(costs, key=lambda c: -c[0]):
-            lightest = min(range(len(loads)), key=lambda r: (len(shares[r]), loads[r]))
-            shares[lightest].append(members)
-            loads[lightest] += cost
-        return shares
+        """Returns, for each rank, its micro-batches as places of rows."""
+        return dealt([len(row.token_ids) for row in rows], self._micro_batch_tokens, len(self._ranks.ranks))
 
 
-def _equally_many(rows: Sequence[TrainingRow], dealt: list[list[list[int]]]) -> list[list[list[TrainingRow]]]:
+def _equally_many(
+    rows: Sequence[TrainingRow], places: list[list[list[int]]]
+) -> list[list[list[TrainingRow]]]:
     """Returns the ranks' micro-batches, equally many each: the missing ones repeat a row at weight 0."""
     shortest = min(rows, key=lambda row: len(row.token_ids))
     zero = {name: np.zeros_like(column) for name, column in shortest.columns.items() if "weight" in name}
     idle = replace(shortest, columns=shortest.columns | zero)
-    most = max(map(len, dealt))
-    return [[[rows[i] for i in batch] for batch in share] + [[idle]] * (most - len(share)) for share in dealt]
+    most = max(map(len, places))
+    return [
+        [[rows[i] for i in batch] for batch in share] + [[idle]] * (most - len(share)) for share in places
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapreplace
 from itertools import accumulate
 
 import numpy as np
@@ -72,6 +73,44 @@ def bins_of(lengths: Sequence[int], capacity: int) -> list[list[int]]:
             bins.append([i])
             room.append(capacity - lengths[i])
     return bins
+
+
+def dealt(lengths: Sequence[int], capacity: int, num_ranks: int) -> list[list[list[int]]]:
+    """Returns each rank's micro-batches as places of rows, heaviest first.
+
+    Ranks wait for each other, so the heaviest one's tokens are everybody's time. First-fit fills bins to the
+    brim and leaves little for the last, so several ranks share rows out: equally many bins each, about as
+    heavy. Only where rows are fewer than these bins, some ranks get fewer.
+    """
+    bins = bins_of(lengths, capacity)
+    if num_ranks > 1:
+        each = -(-len(bins) // num_ranks)
+        while (even := _even_bins(lengths, capacity, each * num_ranks)) is None:
+            each += 1
+        bins = even
+    shares: list[list[list[int]]] = [[] for _ in range(num_ranks)]
+    loads = [0] * num_ranks
+    for cost, members in sorted(((sum(lengths[i] for i in b), b) for b in bins), key=lambda c: -c[0]):
+        lightest = min(range(num_ranks), key=lambda r: (len(shares[r]), loads[r]))
+        shares[lightest].append(members)
+        loads[lightest] += cost
+    return shares
+
+
+def _even_bins(lengths: Sequence[int], capacity: int, number: int) -> list[list[int]] | None:
+    """Returns at most so many bins, each row, heaviest first, in the lightest; None if one has no room there.
+
+    Source: R. L. Graham, "Bounds on multiprocessing timing anomalies" (1969).
+    """
+    bins: list[list[int]] = [[] for _ in range(number)]
+    by_load = [(0, place) for place in range(number)]  # a heap
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        load, place = by_load[0]
+        if bins[place] and load + lengths[i] > capacity:
+            return None
+        bins[place].append(i)
+        heapreplace(by_load, (load + lengths[i], place))
+    return [members for members in bins if members]
 
 
 def micro_batches(rows: Sequence[TrainingRow], max_tokens: int) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.artifacts.failpoints import failpoint
+from pipeline.artifacts.signals import stop_if_asked
 from pipeline.errors import ArtifactError, disk_error
 from pipeline.processes.life import TICK, Silence, further_nodes, limit_of, sign_of_life
 from pipeline.processes.shared_weights import Files, Layout
@@ -138,6 +139,8 @@ class RankGroup:
         until = math.inf
         while waiting and time.monotonic() < until:
             ready = wait(list(waiting), TICK)
+            if method in ("start", "load"):  # with nothing to save; ranks amid another call could not save
+                stop_if_asked()
             if not ready and not failures and silence.seconds() > limit:
                 raise self._hung([self.ranks[place] for place in waiting.values()], limit, method)
             for connection in cast("list[Connection]", ready):

@@ -10,6 +10,7 @@ from pipeline.artifacts.signals import StopRequested
 from pipeline.columns import LOOKS
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_policy, weights_digest
+from pipeline.processes.worker import WorkerDiedError
 from pipeline.tables import looks_table
 from pipeline.types import Rollout
 from stages.actor import Work
@@ -113,17 +114,16 @@ def _trained(
         )
         with start.progress(settings.num_iterations, "iterations", state.iterations) as advance:
             while state.iterations < settings.num_iterations and not state.drift.wants_refresh:
+                began = learner.trainer.num_updates
                 try:
                     start.stop_if_asked()
                     state = iterations.next(state)
-                except StopRequested:
+                    began = learner.trainer.num_updates
+                    _refuse_unsafe(start, state)  # with actor.stops=false it goes on from what is saved
+                except (StopRequested, ArtifactError) as ended:
                     learner.team.hands.close()  # what is in flight is dropped, and its memory is free
-                    learner.save(start.checkpoints, state)
-                    raise
-                try:
-                    _refuse_unsafe(start, state)
-                except ArtifactError:
-                    learner.save(start.checkpoints, state)  # with actor.stops=false it goes on from here
+                    if learner.trainer.num_updates == began and not isinstance(ended, WorkerDiedError):
+                        learner.save(start.checkpoints, state)  # weights and state are of the same moment
                     raise
                 last = state.iterations == settings.num_iterations or state.drift.wants_refresh
                 if last or state.iterations % settings.checkpoint_every == 0:

@@ -3,14 +3,13 @@
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 from env.catalog import offer_of
 from env.feedback_tool.measures import call_measures, unpriced
 from env.play.chains import Chained, Group
 from env.play.shards import commit_rollouts, play_shards
-from env.play.team import Job, Team
+from env.play.team import Job
 from pipeline.artifacts.runner import Start
 from stages.evaluation import Work, policies_of
 from stages.settings import Config
@@ -41,7 +40,6 @@ def make(start: Start[Config], work: Work) -> None:
     with closing(make_hands(start.config, start.log_folder)) as hands:
         for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done):
             commit_rollouts(start.shards, shard, played)
-        players = {name: Team(hands, recipe).ask(attrgetter("settings")) for name, recipe in recipes.items()}
     # By group, not by weights: an actor that learned nothing has the weights of its start.
     groups: dict[str, dict[str, list[Group]]] = {name: defaultdict(list) for name in policies}
     for name, kind, some in shards:
@@ -63,7 +61,9 @@ def make(start: Start[Config], work: Work) -> None:
         }
         for measure in ("first_try", "greedy", "with_feedback")
     }
-    digests = {name: player.policy_digest for name, player in players.items()}
+    # As they were played under: to ask for them would start every engine again.
+    policy_of = {group.group_id: name for name, _, some in shards for group in some}
+    digests = {policy_of[rollout.group_id]: rollout.policy_digest for rollout in priced}
     report: dict[str, Any] = {"of": start.config.evaluation.of, "policies": digests, "measures": measures}
     tries = {name: first_tries(rollouts, groups[name]["sampled"]) for name in policies}
     report["events"] = compare_events(tries["start"], tries["actor"], tasks, seed=start.seed)

@@ -2,7 +2,8 @@
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.ids import seed_of
+from pipeline.models.folder import weight_files
 from pipeline.models.policy import load_policy
 from pipeline.models.tiny import make_tiny_model, train_tokenizer
 from pipeline.training.losses import sft_loss
@@ -23,7 +25,7 @@ from pipeline.training.rows import sft_rows
 from pipeline.types import Task
 from stages.settings import Config, Sft
 from stages.settings.sft import VOCAB_SIZE
-from stages.wiring.build import limit_threads, make_trainer, pace_of, tiny_shape
+from stages.wiring.build import limit_threads, make_policy_trainer, make_trainer, pace_of, tiny_shape
 from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, that_fit
 from stages.wiring.sft_recorded import recorded_demonstrations
 
@@ -43,24 +45,26 @@ def adopt(start: Start[Config], base: Path) -> None:
     """Takes a base as it is: the policy is a copy, so nothing that happens to the base can change it."""
     folder = start.output("policy")
     folder.mkdir(parents=True, exist_ok=True)
+    weights = weight_files(base)
     for path in sorted(base.iterdir()):
-        if path.suffix in (".json", ".safetensors", ".jinja", ".model", ".txt"):
+        if path in weights or path.suffix in (".json", ".jinja", ".model", ".txt"):
             shutil.copy(path, folder / path.name)
     start.finish(done=1, report={"base": str(base)})
 
 
 def untrained(
     start: Start[Config], demonstrations: Sequence[Demonstration], style: ChatStyle, folder: Path
-) -> tuple[Any, Any]:
-    """Returns model and tokenizer to train: the base's, or tiny ones; the folder gets the tokenizer."""
+) -> tuple[Any, Callable[..., Any]]:
+    """Returns the base's tokenizer, or a tiny one, which the folder gets, and what makes a trainer of it."""
     if (base := start.config.sft.base) is not None:
         policy = load_policy(Path(base))
         policy.tokenizer.save_pretrained(folder)
-        return policy.model, policy.tokenizer
+        return policy.tokenizer, partial(make_policy_trainer, start.config, policy)
     texts = ["".join(text for text, _ in demonstration.pieces) for demonstration in demonstrations]
     tokenizer = train_tokenizer(texts, VOCAB_SIZE, folder, style.template, style.special_tokens)
     torch.manual_seed(seed_of(start.seed, "sft weights") % 2**32)
-    return make_tiny_model(tiny_shape(start.config), tokenizer), tokenizer
+    model = make_tiny_model(tiny_shape(start.config), tokenizer)
+    return tokenizer, partial(make_trainer, start.config, model, head="policy")
 
 
 def make(start: Start[Config], train: list[Task]) -> None:
@@ -78,18 +82,12 @@ def make(start: Start[Config], train: list[Task]) -> None:
     else:
         demonstrations = play_demonstrations(start, train)
     folder = start.output("policy")
-    model, tokenizer = untrained(start, demonstrations, style, folder)
+    tokenizer, trainer_of = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
     encoded = that_fit(start, encoded)
     pace = pace_of(start.config)
-    made = make_trainer(
-        start.config,
-        model,
-        head="policy",
-        learning_rate=lambda done: learning_rate(done, settings),
-        weight_decay=WEIGHT_DECAY,
-    )
-    trainer = pace.trainer(made, model.config)
+    made = trainer_of(learning_rate=lambda done: learning_rate(done, settings), weight_decay=WEIGHT_DECAY)
+    trainer = pace.trainer(made, made.model.config)
     if found := start.checkpoints.latest():
         trainer.load_checkpoint(found[0])
 
@@ -117,7 +115,7 @@ def make(start: Start[Config], train: list[Task]) -> None:
     trainer.close()
     lengths = [len(ids) for ids, _ in encoded]
     report = {
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in made.model.parameters()),
         "success": float(np.mean([demonstration.success for demonstration in demonstrations])),
         "tokens_mean": float(np.mean(lengths)),
         "tokens_max": max(lengths),

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
+from pipeline.models.policy import load_policy, save_policy
 from pipeline.training import Trainer
 from pipeline.training.stored.stopping import is_over
 from stages.settings import Config
@@ -43,11 +44,13 @@ def train_epochs(
 ) -> Trained[L]:
     """Trains until `patience` looks running are not kept, and closes the trainer.
 
-    Goes on from the last checkpoint, where there is one: each look saves one, and a stop.
+    Goes on from the last checkpoint, where there is one: each look saves one, and a stop. None does before
+    the first update: weights and moments are three policies on the disk, and what they are is known.
 
     Args:
-        start: of the stage, to which the kept model belongs in the end, as its folder `policy`.
-        trainer: before any update.
+        start: of the stage, to which the kept model belongs in the end, as its folder `policy`. It trains
+            the policy of `stored` where that is an input, else sft's.
+        trainer: of it, before any update.
         num_rows: rows to train on.
         batch_rows: of an update.
         max_epochs: at most.
@@ -75,18 +78,21 @@ def train_epochs(
             shutil.rmtree(now, ignore_errors=True)
             trainer.export(now)
         save()
-        for former in weights.iterdir():  # only now: a start that is killed before goes on from the last save
-            if former.name != str(kept * per_epoch):
+        # Only now, and none that the save before names: from that one a start goes on if this one is damaged.
+        named = {str(place * per_epoch) for place in (kept, keep(looks[:-1]))}
+        for former in weights.glob("*"):
+            if former.name not in named:
                 shutil.rmtree(former)
 
     if not looks:
-        look_and_save()
+        looks.append(look(0, 0))
     with start.progress(max_epochs * per_epoch, "updates at most", trainer.num_updates) as advance:
         while len(looks) <= max_epochs and not is_over(len(looks), keep(looks), patience):
             try:
                 start.stop_if_asked()
             except StopRequested:
-                save()
+                if trainer.num_updates:
+                    save()
                 raise
             rows = rows_of_update(num_rows, batch_rows, trainer.num_updates, start.seed)
             failpoint(f"{start.stage}.update.before")
@@ -98,6 +104,9 @@ def train_epochs(
                 look_and_save()
     trainer.close()
     kept = keep(looks)
+    if kept == 0:  # nobody has written these weights: they are the starting policy's
+        source = load_policy(start.inputs["stored" if "stored" in start.inputs else "sft"].path("policy"))
+        save_policy(source.model, source.tokenizer, weights / "0")
     folder = start.move_to_output(weights / str(kept * per_epoch), "policy")
     shutil.rmtree(weights)
     over = is_over(len(looks), kept, patience)

@@ -124,9 +124,11 @@ def test_the_time_in_which_gpus_change_hands_is_no_work() -> None:
     assert (found["timing_s/turns"], found["timing_s/update"]) == (5, 2)
 
 
-def test_what_is_set_on_a_timed_trainer_is_set_on_it() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_set_on_a_timed_trainer_is_set_on_it(shared: bool) -> None:
     worked = Worked(Ticking(), 0)
-    Pace().trainer(worked, config()).learning_rate = lambda done: 0.5  # type: ignore[arg-type]
+    taken = Turns(shared).trainer(lambda: worked)  # type: ignore[arg-type,return-value]
+    Pace().trainer(taken, config()).learning_rate = lambda done: 0.5
     assert worked.learning_rate is not None
 
 

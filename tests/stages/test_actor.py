@@ -15,10 +15,11 @@ from env.play.units import Played
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.credit.updates import BaselineSets, Update
 from pipeline.engines.transformers import TransformersEngine
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.models.policy import load_policy
 from stages.settings.sampling import Chain
 from stages.wiring.actor_report import actor_page, actor_report
+from stages.wiring.iteration import Iterations
 from stages.wiring.refusals import contexts_of, override_words, refuse_failing_environment, stamp_of
 from stages.wiring.sampling import Sampling
 from tests.stages.conftest import CRITIC, Lab
@@ -195,6 +196,28 @@ def test_a_stop_keeps_every_finished_iteration(chain, stopped):
     seldom = "actor.checkpoint_every=100"
     lab = stopped(seldom)
     assert [state["iterations"] for state in lab.checkpoints("actor")] == [1]
+    assert lab.start("actor", seldom) == 0
+    assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
+
+
+@pytest.mark.parametrize(("nth_update", "kept"), [(3, [1]), (4, [])])
+def test_a_refusal_keeps_what_was_finished_and_nothing_half_done(
+    chain, tmp_path, monkeypatch, nth_update, kept
+):
+    """The second iteration's updates are the third and the fourth: after one, weights are of no iteration."""
+    updated, taken = Iterations._updated, []
+
+    def refused(*arguments):
+        taken.append(1)
+        if len(taken) == nth_update:
+            raise ArtifactError("nothing to learn", code=ExitCode.QUALITY)
+        return updated(*arguments)
+
+    lab, seldom = chain.copy(tmp_path / "lab", *CRITIC), "actor.checkpoint_every=100"
+    with monkeypatch.context() as patch:
+        patch.setattr(Iterations, "_updated", refused)
+        assert lab.start("actor", seldom) == 4
+    assert [state["iterations"] for state in lab.checkpoints("actor")] == kept
     assert lab.start("actor", seldom) == 0
     assert lab.artifact("actor").content_digest == chain.artifact("actor").content_digest
 

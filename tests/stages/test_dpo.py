@@ -224,7 +224,7 @@ END = ("merge.before:1", "merge.after:1", "report_written:1", "manifest.temporar
 TRAINED = ("update.before:1", "update.after:2", *SAVE, "update.before:2", "checkpoint.mid:1")
 ALL = (
     ("start:1", "lock_taken:1", "plan_written:1", *COMMIT, *END),
-    ("plan_written:1", *COMMIT, *SAVE, *TRAINED, *END),
+    ("plan_written:1", *COMMIT, *TRAINED, *END),
 )
 FEW = (), ("update.after:2", "checkpoint.mid:1", "merge.before:1")
 

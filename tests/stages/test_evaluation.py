@@ -1,12 +1,15 @@
 """What counts as a success of whom."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stages.wiring.player
 from env.play.chains import Group
 from pipeline.types import Event
+from stages.wiring import build
 from stages.wiring.evaluated import compare, compare_events, successes
 
 
@@ -24,6 +27,27 @@ def test_policies_of_equal_weights_are_told_apart_by_their_groups(chain: Any) ->
     own = [r for r in chain.rollouts("evaluation") if r.policy_digest == digests["start"]]
     groups = groups_of(own, chain.tasks())
     assert successes(rollouts, groups) == successes(own, groups)
+
+
+def test_each_policy_s_engine_starts_once_and_none_where_all_is_played(
+    chain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make_engine(config: Any, policy: Any) -> Any:
+        made.append(policy.policy_digest)
+        return build.make_engine(config, policy)
+
+    monkeypatch.setattr(stages.wiring.player, "make_engine", make_engine)
+    lab = chain.copy(tmp_path / "lab", "tasks", "sft", "actor")
+    with monkeypatch.context() as patch:
+        patch.setenv("VDAPO_FAILPOINTS", "evaluation.merge.before:1=raise")
+        assert lab.start("evaluation") == 1
+    digests = chain.artifact("evaluation").report["policies"]
+    assert made == [digests["start"], digests["actor"]]
+    assert lab.start("evaluation") == 0
+    assert len(made) == 2
+    assert lab.artifact("evaluation").report["policies"] == digests
 
 
 def test_a_chain_without_an_answer_is_no_failure(chain: Any) -> None:

@@ -224,6 +224,17 @@ def test_a_failed_start_goes_on_to_the_same_weights(
     assert not list((lab.run_dir / "stored").glob("_looks*"))
 
 
+def test_before_the_first_update_no_weights_are_written(
+    chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = chain.copy(tmp_path / "lab", *BEFORE)
+    monkeypatch.setattr("pipeline.artifacts.failpoints._hits", Counter())
+    monkeypatch.setenv("VDAPO_FAILPOINTS", "stored.update.before:1=raise")
+    assert lab.start("stored", *options("likelihood")) == 1
+    assert lab.checkpoints("stored") == []
+    assert not list((lab.run_dir / "stored").rglob("*.safetensors"))
+
+
 def test_a_stop_between_looks_goes_on_where_it_was(
     labs: dict[str, Lab], chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

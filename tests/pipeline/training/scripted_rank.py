@@ -17,6 +17,8 @@ class ScriptedRank:
         self._setup = setup
         if setup.head == "refuse":
             raise ValueError("this rank cannot be made")
+        if setup.head == "slow":
+            self.load(60)
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
@@ -29,6 +31,9 @@ class ScriptedRank:
         if then == "fail":
             raise RuntimeError(f"failed after {seconds} s")
         return then
+
+    def load(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def works(self, pieces: int) -> int:
         """Does as many pieces of a tenth of a second each."""

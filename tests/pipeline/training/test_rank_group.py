@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.artifacts.signals import StopFlag, StopRequested
 from pipeline.errors import ArtifactError, ExitCode, explain
 from pipeline.processes.life import LIMIT, Scope, workers_of
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError
@@ -75,6 +76,16 @@ def test_a_rank_that_is_killed_is_noticed_while_others_work(make_group: MakeGrou
 def test_a_rank_that_cannot_be_made_says_so(make_group: MakeGroup) -> None:
     with pytest.raises(WorkerFailedError, match="this rank cannot be made"):
         make_group(say="refuse")
+
+
+@pytest.mark.parametrize("doing", ["start", "load"])
+def test_a_stop_is_heard_while_ranks_start_or_load(doing: str, make_group: MakeGroup) -> None:
+    stop = StopFlag()
+    with stop.installed():
+        group = make_group() if doing == "load" else None
+        signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(StopRequested):
+            group.tell("load", 60.0) if group else make_group(say="slow")
 
 
 @pytest.mark.parametrize(("how", "behind", "state"), [("hang", 1, "waiting"), ("stop", 0, "stopped")])

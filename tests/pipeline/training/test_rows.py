@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.training import TrainingRow
-from pipeline.training.packing import bins_of, micro_batches
+from pipeline.training.packing import bins_of, dealt, micro_batches
 from pipeline.training.rows import on_tokens, policy_rows, sft_rows
 from tests.rollouts import rollout
 
@@ -74,6 +74,27 @@ def test_bins_hold_every_row_once_and_no_two_of_them_fit_together(lengths: list[
     loads = [sum(lengths[i] for i in rows) for rows in bins]
     assert all(load <= capacity or len(rows) == 1 for load, rows in zip(loads, bins, strict=True))
     assert all(a + b > capacity for n, a in enumerate(loads) for b in loads[:n])
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.integers(1, 80), st.integers(1, 5))
+def test_ranks_get_every_row_once_within_the_budget(lengths: list[int], capacity: int, ranks: int) -> None:
+    shares = dealt(lengths, capacity, ranks)
+    bins = [members for share in shares for members in share]
+    assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
+    assert all(sum(lengths[i] for i in rows) <= capacity or len(rows) == 1 for rows in bins)
+    assert len({len(share) for share in shares}) == 1 or len(lengths) == len(bins)
+    if ranks == 1:  # sums are added up in this order
+        assert shares[0] == sorted(bins_of(lengths, capacity), key=lambda b: -sum(lengths[i] for i in b))
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("mean", [300, 1200])
+@pytest.mark.parametrize("rows", [64, 128, 512])
+def test_no_rank_waits_long_for_the_heaviest(rows: int, mean: int, ranks: int) -> None:
+    drawn = np.random.default_rng(rows).lognormal(np.log(mean), 0.6, rows)
+    lengths = [int(n) for n in drawn.clip(50, 8000)]
+    loads = [sum(lengths[i] for batch in share for i in batch) for share in dealt(lengths, 16384, ranks)]
+    assert max(loads) < 1.03 * sum(lengths) / ranks
 
 
 def test_rows_with_columns_that_do_not_fit_are_refused() -> None:
