@@ -22,24 +22,34 @@ ADAPTERS := $(VENV)-adapters/.installed
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS   := pyproject.toml constraints.txt
 
+$(if $(word 2,$(VENV)),$(error VENV = $(VENV): make knows no files with blanks in their names. Next: name another folder))
+
 # Engine and trainer are semantic settings, so another choice is another run.
 ifneq ($(ENGINE)$(TRAINER),)
   override SET += $(if $(ENGINE),engine.kind=$(ENGINE)) $(if $(TRAINER),training.backend=$(TRAINER))
   RUN := $(or $(RUN),$(subst $() $(),-,$(strip $(notdir $(basename $(CONFIG))) $(ENGINE) $(TRAINER))))
 endif
 NEEDED := $(if $(filter vllm deepspeed,$(ENGINE) $(TRAINER)),$(BASE) $(ENGINES),$(BASE))
-RUN_STAGE = $(BIN)/python -m stages.$@ $(CONFIG) $(if $(RUN),--run $(RUN)) $(SET)
+RUN_STAGE = $(BIN)/python -m stages.$@ $(subst $() $(),\ ,$(strip $(CONFIG))) $(if $(RUN),--run $(RUN)) $(SET)
+
+# One that has no pip (python3-venv was missing, say) or too old a Python is made again, in place.
+define MAKE_VENV
+	@if test -e $(1)/pyvenv.cfg && ! $(1)/bin/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' \
+	  2> /dev/null; then rm -f $(1)/bin/python*; fi
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+endef
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL: # a stage reads what the one before it has made
 .PHONY: help setup setup-dev setup-engines setup-real-model setup-adapters demo all $(STAGES) summary preferences dpo comparison round replay promotion test test-all test-adapters soak results figures check format clean
 
 help: ## list the targets
-	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## /  \1|/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "  %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  stages: $(STAGES)"
 	@echo "  variables: CONFIG= (a YAML), RUN= (folder under data/), SET=\"section.key=value ...\", what has blanks as SET=\"'section={key: value}'\""
 
 $(BASE): $(PINS)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call MAKE_VENV,$(VENV))
 	$(PIP) -e .
 	@touch $@
 
@@ -72,7 +82,7 @@ $(REAL): $(PINS) $(DEV) $(ENGINES)
 
 # verl pins an older transformers than the stages need, so the libraries that adapters are for have a place of their own.
 $(ADAPTERS): tests/env/adapters/requirements.txt
-	@test -x $(VENV)-adapters/bin/python || $(PYTHON) -m venv $(VENV)-adapters
+	$(call MAKE_VENV,$(VENV)-adapters)
 	$(VENV)-adapters/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
@@ -92,6 +102,7 @@ all: ## the main chain, stage by stage
 $(STAGES): $(NEEDED)
 	@$(RUN_STAGE)
 
+summary: override SET := $(filter-out --%,$(SET)) # options, such as --fresh, are for stages
 summary: $(BASE) ## print and write data/<run>/summary.json
 	@$(RUN_STAGE)
 

@@ -36,7 +36,20 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code of one command: 0, 2 for wrong usage, 3 for a missing or damaged artifact."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _ended(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # what nobody reads is noticed here, not at the interpreter's end
+    except (BrokenPipeError, SystemExit) as error:  # `| head` has seen enough, of which rich makes an exit
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _ended(arguments: list[str]) -> int:
+    """Returns the exit code of one command."""
     parser = argparse.ArgumentParser(prog="vdapo", description="Look at runs, and ahead at what one takes.")
     parsers = parser.add_subparsers(dest="command", required=True)
     command: Any = None
@@ -48,9 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return int(command.run(options))
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if not (explained := explain(error, Path())):
             raise

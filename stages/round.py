@@ -26,7 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
     parser.add_argument("--run")
     parser.add_argument("--round", type=int, metavar="NUMBER", help="default: the one to finish, or the next")
-    options = parser.parse_intermixed_args(argv)
+    options, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        parser.error(
+            f"{' '.join(unknown)}: a round has no options of stages: each of its stages follows from the one "
+            "before. Next: leave them out, or give them to one stage, whose configuration is "
+            "data/<run>/rounds/<number>.yaml"
+        )
     if options.round is not None and options.round < 1:
         parser.error(f"--round {options.round}: rounds are numbered from 1")
     run_dir, stop = Path(), StopFlag()

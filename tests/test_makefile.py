@@ -1,4 +1,4 @@
-"""The Makefile's choice of packages, on stand-ins for the machine."""
+"""What the Makefile starts and installs, on stand-ins for the machine."""
 
 import importlib.metadata
 import os
@@ -54,6 +54,92 @@ def test_the_demo_is_of_the_configuration_that_is_named() -> None:
     for stage in (*MAIN_CHAIN, "summary"):
         assert f"stages.{stage} configs/math-tiny.yaml" in said
     assert "configs/demo.yaml" not in said
+
+
+SCRIPT = """#!/bin/sh
+test "$1" = -c && exit
+echo "begin $*" >> "{out}"; sleep 0.2; echo end >> "{out}"
+"""
+
+
+def make(folder: Path, *words: str, code: int = 0, **environment: str) -> tuple[str, list[str]]:
+    """Returns what make said, and what it had its Python do, which a script stands in for."""
+    venv, out = folder / "venv", folder / "out"
+    script(venv / "bin" / "python", SCRIPT.format(out=out))
+    (venv / ".installed-base").touch()
+    out.write_text("")
+    command = ["make", f"VENV={venv}", *words]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr, out.read_text().splitlines()
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_stages_wait_for_each_other_whatever_make_is_told(tmp_path: Path) -> None:
+    _, did = make(tmp_path, "-j4", "tasks", "sft", "rollouts")
+    assert [line.split()[:3] for line in did[::2]] == [
+        ["begin", "-m", f"stages.{stage}"] for stage in ("tasks", "sft", "rollouts")
+    ]
+    assert did[1::2] == ["end"] * 3
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_options_are_for_stages_and_settings_for_the_summary_too(tmp_path: Path) -> None:
+    _, did = make(tmp_path, "rollouts", "summary", "SET=--fresh run.seed=1 'run={name: x}'")
+    assert did[0] == "begin -m stages.rollouts configs/demo.yaml --fresh run.seed=1 run={name: x}"
+    assert did[2] == "begin -m stages.summary configs/demo.yaml run.seed=1 run={name: x}"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_names_with_blanks_stay_whole_or_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script(tmp_path / "python", f'#!/bin/sh\necho "$3" > "{out}"\n')
+    _, did = make(tmp_path, "tasks", "CONFIG=my configs/a b.yaml", f"BIN={tmp_path}")
+    assert did == ["my configs/a b.yaml"]
+    said, _ = make(tmp_path, "help", f"VENV={tmp_path}/my env", code=2)
+    assert "my env: make knows no files with blanks in their names. Next: name another folder" in said
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_the_list_of_targets_needs_no_column(tmp_path: Path) -> None:
+    script(tmp_path / "column", "#!/bin/sh\nexit 127\n")
+    said, _ = make(tmp_path, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert "  setup             make the environment the stages need\n" in said
+
+
+MAKES_VENV = """#!/bin/sh
+test -e "$3/bin/python" && exit
+printf '#!/bin/sh\\necho "$*" >> "{out}"\\n' > "$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(("works", "made_again"), [("exit 1", True), ("exit 0", False)])
+def test_an_environment_that_was_left_half_made_is_made_again(
+    works: str, made_again: bool, tmp_path: Path
+) -> None:
+    venv, out = tmp_path / "venv", tmp_path / "out"
+    script(venv / "bin" / "python", f"#!/bin/sh\n{works}\n")
+    (venv / "pyvenv.cfg").touch()
+    script(tmp_path / "new", MAKES_VENV.format(out=out))
+    command = ["make", "setup", f"VENV={venv}", f"PYTHON={tmp_path}/new"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+    assert out.exists() == made_again
+
+
+def test_the_environment_has_the_python_that_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=").replace(".", ", ")
+    assert f"sys.version_info < ({oldest})" in (ROOT / "Makefile").read_text("utf-8")
 
 
 def pins() -> dict[str, str]:

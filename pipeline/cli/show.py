@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the first rows of a table of a stage; committed shards if it is not complete. Returns 0."""
     if options.rows < 1:
         raise ConfigError(f"--rows is {options.rows}; allowed: 1 or more")
-    console, stage_dir = Console(), options.stage_dir
+    console, stage_dir = Console(), options.stage_dir.resolve()  # "." says not which stage it is
     tables, report = _contents(stage_dir)
     for line in report.get("opening", []):
         _print(console, str(line))

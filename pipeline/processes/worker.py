@@ -24,16 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.errors import ArtifactError, ExitCode
-from pipeline.processes.life import (
-    TICK,
-    Sign,
-    Signs,
-    Silence,
-    limit_of,
-    log_folder,
-    sign_of_life,
-    take_signs,
-)
+from pipeline.processes.life import TICK, Sign, Signs, Silence, limit_of, log_folder, sign_of_life, take_signs
 
 _LOG_LINES = 12  # of a dead worker, in the error message
 _STACKS = signal.SIGUSR2  # makes a worker write the stacks of its threads into its log
@@ -61,7 +52,7 @@ class Worker:
     It has a session of its own, so a Ctrl-C meant for the stage does not reach it, and the kernel kills it
     when the stage dies. The module calls `connect_to_parent` first. `env` is set over this process's
     environment. The output goes to the file `log`, else to one of its name among the logs of the stage's
-    start; without a stage it is kept as long as the process lives.
+    start, or beside it where there is one already; without a stage it is kept as long as the process lives.
     """
 
     def __init__(
@@ -113,15 +104,18 @@ class Worker:
                 raise self.death() from error
             raise error
 
-    def receive(self, limit: float | None = None, doing: str = "its work") -> Any:
-        """Returns the next message; a worker without a sign of life for `limit` seconds is killed.
+    def receive(
+        self, limit: float | None = None, doing: str = "its work", look: Callable[[], None] = lambda: None
+    ) -> Any:
+        """Returns the next message; looks while it waits, and kills a worker silent for `limit` seconds.
 
         Raises WorkerDiedError if it was killed, WorkerFailedError if it ended itself over an error,
         WorkerHungError, which says what it was `doing`.
         """
         silence = Silence([self.signs])
         try:
-            while not self.connection.poll(None if limit is None else TICK):
+            while not self.connection.poll(TICK):
+                look()
                 if limit is not None and silence.seconds() > limit:
                     raise hung([self], limit, doing)
             return self.connection.recv()
@@ -199,14 +193,13 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None) -> None:
 
 def _opened(name: str, path: Path | None) -> tuple[Path | None, IO[bytes]]:
     """Returns the file of a worker's output, and where it is; one of the same name is never overwritten."""
-    if path is not None:
-        return path, path.open("w+b")
-    if (folder := log_folder()) is None:
-        return None, tempfile.TemporaryFile()
+    if path is None:
+        if (folder := log_folder()) is None:
+            return None, tempfile.TemporaryFile()
+        path = folder / f"{name.replace(' ', '-')}.log"
     for ending in ("", *(f"-{number}" for number in range(2, 1000))):
-        path = folder / f"{name.replace(' ', '-')}{ending}.log"
         with contextlib.suppress(FileExistsError):
-            return path, path.open("x+b")
+            return (numbered := path.with_stem(path.stem + ending)), numbered.open("x+b")
     raise FileExistsError(f"{path}: a thousand workers of that name have kept their logs there")
 
 

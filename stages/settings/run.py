@@ -1,6 +1,9 @@
 """Which run this is, and on what machine."""
 
+import os
 from typing import Literal
+
+from pydantic import field_validator
 
 from pipeline.ids import seed_of
 from pipeline.settings import Section, runtime, setting
@@ -32,6 +35,14 @@ class Run(Section):
     rollouts_per_shard: int = runtime(
         1024, "rollouts that are committed together, about: what a kill costs at most", ge=1
     )
+
+    @field_validator("data_dir")
+    @classmethod
+    def _at_home(cls, path: str) -> str:
+        """Does what no shell does behind a `=` or in a file."""
+        if (found := os.path.expanduser(path)).startswith("~"):
+            raise ValueError("this home is nobody's. Next: give the path in full, or put ./ before it")
+        return found
 
     @property
     def sampling_seed(self) -> int:

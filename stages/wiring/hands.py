@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +13,10 @@ from pipeline.processes.shared_weights import Layout
 from stages.settings import Config
 from stages.settings.engine import Engine
 from stages.settings.feedback import Rules
+from stages.wiring.subrun import python_path
 
 if TYPE_CHECKING:
     from stages.wiring.player import Seat
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,7 @@ def num_processes() -> int:
 
 def make_pool(module: str, number: int, log_folder: Path | None) -> Pool:
     """Returns so many processes of a module under this root, of one thread each, that keep logs."""
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     return Pool(module, number, module.rpartition(".")[2], log_folder=log_folder, env=env)
 
 

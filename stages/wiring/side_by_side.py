@@ -17,6 +17,8 @@ from stages.wiring.subrun import POLL_SECONDS, begin_stage, last_words, write_co
 
 AGAIN = (ExitCode.LOCKED, ExitCode.STOPPED)
 """Of these another start is the right next move: an orphan that is about to end, a lost worker."""
+MOST_HELD = 33
+"""Starts running that may find a stage held: a quarter of an hour, in which an orphan saves and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class _Job:
     key: str | None = None  # of the stage there, once it is known
     process: subprocess.Popen[bytes] | None = None  # that makes it
     said: int = 0  # size of the log before it
+    starts: int = 0  # of that stage
+    held: int = 0  # starts running that found it held
+    begins: float = 0.0  # when it may start again
 
 
 @dataclass(slots=True)
@@ -103,10 +108,11 @@ class SideBySide:
                 link_with_refreshes(source, folder)
                 self._made[folder] = job.key
             if self._made.get(folder) == job.key:
-                job.next, job.key = job.next + 1, None
+                job.next, job.key, job.starts = job.next + 1, None, 0
                 continue
-            working = [other.key for other in jobs if other.process is not None]
-            if job.key not in working and len(working) < self.slots:
+            working = sum(other.process is not None for other in jobs)
+            is_others = any(other.key == job.key and other.starts and other is not job for other in jobs)
+            if not is_others and working < self.slots and time.monotonic() >= job.begins:
                 self._begin(job, stage)
             return None
         return None
@@ -118,6 +124,7 @@ class SideBySide:
         settings, log = job.run.config.model_dump(mode="json", exclude={"comparison"}), self._log_of(job)
         config = write_config(settings, self.home, job.run.name)
         job.said = log.stat().st_size if log.exists() else 0
+        job.starts += 1
         job.process = begin_stage(stage, config, log)
 
     def _judge(self, job: _Job, stage: str) -> None:
@@ -125,14 +132,19 @@ class SideBySide:
         assert job.process is not None
         assert job.key is not None
         code, job.process = job.process.returncode, None
+        job.held = job.held + 1 if code == ExitCode.LOCKED else 0
         if code == ExitCode.COMPLETE:
             self._made[job.run.run_dir / stage] = job.key
             self.say(f"{job.run.name}: {stage} is complete")
-        elif code not in AGAIN:
-            with self._log_of(job).open("rb") as file:
-                file.seek(job.said)
-                words = last_words(stage, file.read().decode("utf-8", "replace"))
-            self._failed[job.key] = Failure(code, f"{stage} ended with {code}: {words}")
+            return
+        text = self._log_of(job).read_bytes()[job.said :].decode("utf-8", "replace")
+        words = f"{stage} ended with {code}: {last_words(stage, text)}"
+        if code not in AGAIN or job.held == MOST_HELD:  # how many lost workers are too many a stage says
+            self._failed[job.key] = Failure(code, words)
+            return
+        job.begins = time.monotonic() + 2 ** min(job.starts - 1, 5)  # seconds, 32 at most
+        if job.starts == 1:
+            self.say(f"{job.run.name}: {words}. It starts again: after a second, then ever more rarely")
 
     def _log_of(self, job: _Job) -> Path:
         return self.home / f"{job.run.name}.log"

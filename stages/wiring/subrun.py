@@ -31,6 +31,11 @@ def write_config(settings: Mapping[str, Any], home: Path, name: str) -> Path:
     return path
 
 
+def python_path() -> str:
+    """Returns PYTHONPATH of processes of this root; what it names already stays, a user's own environment."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
 def finish_stage(stage: str, config: Path, stop_if_asked: Callable[[], None]) -> int:
     """Returns the exit code of a stage that was run to its end, minus the signal of one that was killed.
 
@@ -63,7 +68,7 @@ def _begun(stage: str, config: Path, **outputs: Any) -> subprocess.Popen[bytes]:
     die_with_parent = ctypes.CDLL(None).prctl
     return subprocess.Popen(
         _command(stage, config),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": python_path()},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=lambda: die_with_parent(1, signal.SIGTERM),  # PR_SET_PDEATHSIG

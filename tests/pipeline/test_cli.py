@@ -1,5 +1,8 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from pipeline.types import Label, Step
 from stages.command import main
 from tests.pipeline import toy
 
+ROOT = Path(__file__).parents[2]
 EVIL = "\x1b[2J[bold]x[/bold] \u202egnp"
 
 
@@ -126,6 +130,25 @@ def test_show_prints_rollouts_as_dialogues_with_hostile_text_made_harmless(out: 
     assert "\x1b" not in text
     assert text.count("user: hello") == 1
     out("show", run_dir / "rollouts", words=["reward none"])
+
+
+def test_what_nobody_reads_on_ends_quietly(run_dir: Path) -> None:
+    """As under `| head`, with and without a buffer in between."""
+    cases = ([["status", str(run_dir)], unbuffered] for unbuffered in ("1", ""))
+    for argv, unbuffered in (*cases, (["settings"], ""), (["--help"], "")):
+        reads, writes = os.pipe()
+        os.close(reads)
+        command = [sys.executable, "-m", "stages.command", *argv]
+        env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, cwd=ROOT, env=env, stdout=writes, stderr=subprocess.PIPE)
+        os.close(writes)
+        assert (done.returncode, done.stderr) == (0, b""), argv
+
+
+def test_show_is_told_a_stage_in_any_way(out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run_dir / "rollouts")
+    for path in (".", "../rollouts"):
+        out("show", path, words=["rollouts: 2 rows"])
 
 
 def test_show_prints_any_table_and_the_report_of_a_stage_without_one(out: Any, run_dir: Path) -> None:

@@ -62,6 +62,20 @@ def test_a_job_that_kills_every_worker_ends_with_its_last_words_and_the_log(
     assert raised.value.code == ExitCode.STOPPED
 
 
+def test_a_later_pool_of_one_start_leaves_the_logs_of_the_first(pool: Pool, tmp_path: Path) -> None:
+    """As an actor has one before and one after its critic is made again."""
+    results(pool, ("say", "first"))
+    pool.close()
+    with closing(
+        Pool(pool._module, 1, "worker", log_folder=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    ) as later:
+        results(later, ("say", "second"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "worker-0.log": "first\n",
+        "worker-0-2.log": "second\n",
+    }
+
+
 @pytest.mark.parametrize("how", ["hang", "stop"])
 def test_a_job_that_hangs_ends_all_with_a_word_on_where(
     pool: Pool, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,9 +28,9 @@ def ask(worker: Worker, kind: str, content: object = None) -> Any:
     return worker.receive(60)[1]
 
 
-def started(name: str, says: str = "here") -> Worker:
+def started(name: str, says: str = "here", log: Path | None = None) -> Worker:
     """Returns a worker that has said something."""
-    worker = Worker("tests.pipeline.toy_worker", name, env=ENV)
+    worker = Worker("tests.pipeline.toy_worker", name, env=ENV, log=log)
     assert worker.receive(60) == ("ready", None)
     assert ask(worker, "say", says) == says
     return worker
@@ -104,9 +104,20 @@ def test_a_worker_that_goes_on_working_may_take_any_time(worker: Worker) -> None
     assert answer == ("done", 1600)
 
 
-def test_workers_of_a_stage_keep_their_logs_apart(tmp_path: Path) -> None:
+def test_whoever_waits_for_a_worker_looks_meanwhile(worker: Worker) -> None:
+    def look() -> None:
+        raise KeyboardInterrupt
+
+    worker.send(("hang", None))
+    with pytest.raises(KeyboardInterrupt):
+        worker.receive(60, look=look)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_workers_of_a_stage_keep_their_logs_apart(named: bool, tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log" if named else None
     with workers_of(Scope(tmp_path)):
-        workers = [started("rank 0", says) for says in ("first", "second")]
+        workers = [started("rank 0", says, log) for says in ("first", "second")]
     for worker in workers:
         worker.close()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {

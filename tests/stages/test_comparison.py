@@ -260,25 +260,42 @@ def test_a_stop_asks_all_stages_at_work_to_stop_and_waits_for_them(
     assert [stage.calls for stage in at_work] == [["terminate", "wait"]] * 2
 
 
-@pytest.mark.parametrize("code", [73, 75])
-def test_a_stage_that_is_held_or_lost_a_worker_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+@pytest.mark.parametrize(
+    ("codes", "word", "seconds"),
+    [
+        ([73, 73, 3], "3: no", 1 + 2),
+        ([75] * 40 + [3], "3: no", 31 + 35 * 32),  # the stage itself says when it is enough
+        ([73] * 33, "73: no", 31 + 27 * 32),
+    ],
+)
+def test_a_stage_that_is_held_or_lost_a_worker_is_started_again_ever_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], word: str, seconds: int
 ) -> None:
-    codes = [code, code, 3]
+    clock, begun, said = [0.0], list[tuple[str, float]](), list[str]()
 
     def begin(stage: str, config: Path, log: Path) -> Any:
         add(log, "tasks: no")
-        ended = codes.pop(0)
+        begun.append((config.stem, clock[0]))
+        ended = codes[len(begun) - 1]
         return SimpleNamespace(poll=lambda: ended, returncode=ended)
 
+    def sleep(pause: float) -> None:
+        clock[0] += pause
+
     monkeypatch.setattr(stages.wiring.side_by_side, "begin_stage", begin)
+    time = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+    monkeypatch.setattr(stages.wiring.side_by_side, "time", time)
     config = load_config(Config, Path(lab_of(tmp_path, "none", seeds=[0]).config))
-    side_by_side = SideBySide(runs_of(config, tmp_path), tmp_path, 1, stop_if_asked=lambda: None, say=print)
+    side_by_side = SideBySide(
+        runs_of(config, tmp_path), tmp_path, 1, stop_if_asked=lambda: None, say=said.append
+    )
     ended = {run.name: failure for run, failure in side_by_side.ended()}
     # What cannot be made for one is not tried for the other.
-    assert {failure.words for failure in ended.values() if failure} == {"tasks ended with 3: no"}
+    assert {failure.words for failure in ended.values() if failure} == {f"tasks ended with {word}"}
     assert len(ended) == 2
-    assert codes == []
+    assert [name for name, _ in begun] == ["ours-seed0"] * len(codes)
+    assert begun[-1][1] == pytest.approx(seconds, rel=0.05, abs=1)
+    assert len([line for line in said if "starts again" in line]) == 1
 
 
 @pytest.mark.parametrize(

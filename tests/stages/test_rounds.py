@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+import stages.round
 import stages.wiring.player
 from env.offer import EnvironmentOffer
 from env.phone.offer import PHONE
@@ -178,6 +179,16 @@ def test_stages_of_a_round_refuse_another_run(
     lab = chain.copy(tmp_path / "lab", "tasks", "sft", "rollouts", "actor")
     assert lab.start(stage) == 2
     assert "make round" in capsys.readouterr().err
+
+
+def test_a_round_says_why_it_takes_no_options_of_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        stages.round.main(["c.yaml", "run.seed=1", "--dry-run", "--fresh"])
+    said = capsys.readouterr().err
+    assert (
+        "round: error: --dry-run --fresh: a round has no options of stages: each of its stages follows"
+        in said
+    )
 
 
 def test_a_round_may_learn_from_pairs(chain: Lab, tmp_path: Path) -> None:

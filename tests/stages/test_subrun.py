@@ -35,6 +35,18 @@ def test_a_stop_reaches_the_stage_that_is_waited_for(tmp_path: Path, monkeypatch
     assert ended.read_text() == "in order"
 
 
+def test_a_stage_finds_what_this_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the package of somebody's own environment."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "somebodys.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(theirs))
+    command = [sys.executable, "-c", "import somebodys, stages"]
+    monkeypatch.setattr("stages.wiring.subrun._command", lambda *_: command)
+    monkeypatch.chdir(tmp_path)
+    assert finish_stage("critic", tmp_path, lambda: None) == 0
+
+
 def test_the_exit_code_is_the_stage_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", "raise SystemExit(5)"]
     monkeypatch.setattr("stages.wiring.subrun._command", lambda *_: command)
