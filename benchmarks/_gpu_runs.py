@@ -126,7 +126,7 @@ CHAIN = (
     "actor.evaluate_tasks=4",
     "actor.chain={num_attempts: 2, draws: 2, feedback_free_share: 0.5, feedback_free_draws: 4}",
     *("actor.checkpoint_every=1", "actor.credit.on_weak_critic=allow", "actor.credit.kl=1.0e-3"),
-    "actor.credit.drift={react: never, paid_every: 4, states: 6, num_continuations: 2}",
+    "actor.credit.drift={react: never, paid_every: 4, states: 6, num_continuations: 3}",
 )
 """Over configs/demo.yaml: everything in a minute or two. A policy of 60 thousand parameters learns little."""
 FOLDER = Path(tempfile.gettempdir()) / "vdapo-one-gpu"

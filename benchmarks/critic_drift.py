@@ -47,7 +47,7 @@ FAR = {
 QUICK_ACTOR = (
     *("actor.tasks_per_update=4", "actor.updates_per_iteration=1", "actor.max_refills=0"),
     *("actor.chain={num_attempts: 1, draws: 4}", "actor.evaluate_tasks=2"),
-    *("actor.credit.drift.states=4", "actor.credit.drift.num_continuations=2"),
+    *("actor.credit.drift.states=4", "actor.credit.drift.num_continuations=3"),
 )
 """Beside the settings of `critic_quality --quick`."""
 ARMS = {"far": "never", "watched": "correct"}

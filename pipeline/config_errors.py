@@ -36,7 +36,7 @@ def explain(
         return f"{where}: {key} is required and not given"
     got = json.dumps(given, ensure_ascii=False, default=str)
     got = got if len(got) <= 120 else got[:117] + "..."
-    if kinds and key == place.union:
+    if kinds and key == place.union and problem["type"] != "value_error":  # of a kind's own validator
         named = f"{key}.{kinds.setting}"
         if not isinstance(given, dict):
             return f"{where}: {key} = {got}, but it is a section; did you mean {named}?"

@@ -14,22 +14,20 @@ from pipeline.errors import ConfigError
 def check_gpus(num_gpus: int, gpu_memory_gib: float, wanted: Mapping[str, int]) -> None:
     """Raises ConfigError if there are fewer GPUs than configured, or less free memory on one of them.
 
-    Where no number is configured, no setting may want more than there are (`wanted`: setting -> number); a
-    machine without GPUs works on the CPU.
+    Where none is configured, those take no visible one that would (`wanted`: setting -> number): others,
+    such as the critic that scores, would stay on the CPU beside them. A machine without GPUs is one.
     """
-    if num_gpus:
-        wanted = {"hardware.num_gpus": num_gpus}
-    elif max(wanted.values(), default=1) == 1:
+    if not num_gpus and not wanted:
         return
     free = free_gpu_memory()
-    for name, number in wanted.items():
-        if len(free) < number and (free or num_gpus):
-            raise ConfigError(
-                f"{name} = {number}, but {len(free)} GPUs are visible here (CUDA_VISIBLE_DEVICES is "
-                f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a machine that has "
-                "them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what is here (0 "
-                "and CUDA_VISIBLE_DEVICES= for the CPU) and ask vdapo plan"
-            )
+    if len(free) < num_gpus or (free and not num_gpus):
+        asked = "" if num_gpus else f", which {' and '.join(wanted)} would take, and nothing else"
+        raise ConfigError(
+            f"hardware.num_gpus = {num_gpus}, but {len(free)} GPUs are visible here{asked} "
+            f"(CUDA_VISIBLE_DEVICES is {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Next: run on a "
+            "machine that has them, or set hardware.num_gpus, training.num_ranks and engine.replicas to what "
+            "is here (0 and CUDA_VISIBLE_DEVICES= for the CPU) and ask vdapo plan"
+        )
     for index, gib in enumerate(free[:num_gpus]):
         if gib < gpu_memory_gib:
             raise ConfigError(

@@ -40,7 +40,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     check_plays_weights(start.config, "actor")
     options, rules, stamp = credit_options(settings.credit), DriftRules(), None
     contexts = contexts_of(settings.chain, settings.guided)
-    if settings.credit.mode == "v_dapo" and settings.credit.needs_critic:
+    if settings.credit.mode == "v_dapo" and settings.needs_critic:
         rules = DriftRules(**settings.credit.drift.model_dump(exclude={"refresh_tasks"}))
         if settings.reads_critic:
             gate = json.loads(start.inputs["critic_report"].path("gate.json").read_text("utf-8"))
@@ -58,7 +58,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
     check_installed(start.config, engine=True, training=True, feedback=True)
     tasks_at_most = settings.num_iterations * settings.updates_per_iteration * settings.tasks_per_update
-    groups = tasks_at_most * (1 + settings.max_refills)
+    groups = tasks_at_most * settings.rounds_at_most
     return Plan(
         items=[[f"iteration-{i:05d}"] for i in range(settings.num_iterations)],
         tables=(ROLLOUTS, STEPS, VALUES, UPDATES, LOOKS),

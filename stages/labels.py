@@ -17,9 +17,9 @@ from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.types import Rollout, Task
-from stages.settings import Config
+from stages.settings import Config, Labels
 from stages.wiring.inputs import rollouts_of, tasks_by_id
-from stages.wiring.preflight import check_installed
+from stages.wiring.preflight import check_installed, check_trunk
 
 
 def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], list[list[EpisodeRequest]]]]:
@@ -54,7 +54,10 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
             shards[-1] += continuations.of(parent, state.step_index, tasks[parent.task_id], number)
     ids = [[request.rollout_id for request in shard] for shard in shards]
     planned = sum(map(len, ids))
-    check_installed(start.config, engine=True)
+    check_trunk(start.config)
+    check_installed(start.config, engine=bool(planned))
+    for words in without_effect(settings):
+        start.say(words)
     return Plan(
         items=ids,
         tables=(ROLLOUTS, STEPS),
@@ -67,6 +70,18 @@ def plan(start: Start[Config]) -> Plan[tuple[list[Rollout], dict[str, Task], lis
         },
         work=(rollouts, tasks, shards),
     )
+
+
+def without_effect(settings: Labels) -> list[str]:
+    """Returns which settings are not their defaults in vain, in words; arms of comparisons set them, too."""
+    idle = {"kappa", "granularity"} if settings.target != "soft" else set[str]()
+    idle |= {"max_states", "guided_share"} if not settings.num_continuations else set()
+    given = settings.model_dump(include=idle, exclude_defaults=True)
+    return [
+        f"labels.{name} = {value} has no effect with labels.target = {settings.target} and "
+        f"labels.num_continuations = {settings.num_continuations}"
+        for name, value in given.items()
+    ]
 
 
 STAGE = Stage(

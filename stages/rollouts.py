@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from env.catalog import offer_of
 from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
-from stages.wiring.preflight import check_installed
+from stages.wiring.preflight import check_installed, check_trunk
 from stages.wiring.solutions import Recorded, recorded_of
 
 
@@ -40,7 +41,11 @@ def plan(start: Start[Config]) -> Plan[Work]:
     shards = in_shards(groups, start.config.run.per_shard(settings.chain.rollouts_per_group))
     planned = sum(len(group.rollout_ids) for group in groups)
     recorded = recorded_of(start, tasks)
-    check_installed(start.config, engine=True, feedback=True)
+    check_trunk(start.config)
+    prompt, styles = start.config.prompt, offer_of(start.config.tasks.environment).styles
+    if prompt.thinking and (style := prompt.style or next(iter(styles))) != "full":
+        start.say(f"prompt.thinking = true has no effect with prompt.style = {style}, but with full alone")
+    check_installed(start.config, engine=bool(planned), feedback=bool(planned))  # recorded: nobody plays
     estimate = {"rollouts": planned, "tokens_at_most": planned * start.config.sampling.max_response_tokens}
     return Plan(
         items=[[rollout_id for group in shard for rollout_id in group.rollout_ids] for shard in shards]

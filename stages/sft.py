@@ -20,7 +20,7 @@ from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.demonstrator import shares_of
 from stages.wiring.inputs import tasks_of_split
-from stages.wiring.preflight import check_installed, trains_in_ranks
+from stages.wiring.preflight import check_installed, check_trunk, slow_adapters, trains_in_ranks
 
 
 def check_base(folder: Path, needed: Sequence[str]) -> None:
@@ -50,6 +50,9 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
     """Plans the updates, or a single copy where a base is taken as it is."""
     settings, environment = start.config.sft, offer_of(start.config.tasks.environment)
     train = tasks_of_split(start, "train")
+    check_trunk(start.config)
+    if words := slow_adapters(start.config):
+        start.say(words)
     if (settings.base is None or settings.num_updates) and settings.data is None:
         shares_of(settings, environment)
     if settings.base is not None:

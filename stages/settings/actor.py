@@ -2,15 +2,19 @@
 
 from typing import Literal, Self
 
+import numpy as np
 from pydantic import model_validator
 
+from pipeline.credit import CreditSet, make_credit
 from pipeline.settings import Section, runtime, setting
-from stages.settings.credit import Credit, VDapo
+from stages.settings.credit import Credit, VDapo, credit_options
 from stages.settings.sampling import Chain
 
 STRIPS = ("v_dapo", "decoupled_clip", "grpo", "verifier_steps")
 """Credit modes beside which stripped rollouts may train. imitation is of bare successes alone, actor_critic's
 head learns outcomes of what the policy samples, tree_rpo would branch guided rollouts as well."""
+ALONE = CreditSet(np.ones(1), [np.zeros(1)])
+"""A set of one rollout, which many credit modes leave out."""
 
 
 class Actor(Section):
@@ -58,7 +62,8 @@ class Actor(Section):
     @model_validator(mode="after")
     def _orders_tasks_by_a_critic_that_it_has(self) -> Self:
         """Raises ValueError if nobody can say what V(s_0) is."""
-        if self.task_order == "near_half" and not self.credit.needs_critic:
+        has_critic = self.credit.mode == "v_dapo" and self.credit.values != "oracle"
+        if self.task_order == "near_half" and not has_critic:
             raise ValueError(
                 f"actor.task_order = near_half asks the frozen critic, which {self.credit.mode} with these "
                 "settings has not. Allowed here: random. Decoupled clip that visits tasks in this order is "
@@ -86,22 +91,47 @@ class Actor(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _some_set_can_be_learned_from(self) -> Self:
+        """Raises ValueError if credit compares the rollouts of a set, and no set can have two."""
+        chain, credit = self.chain, self.credit
+        branches = credit.mode == "tree_rpo" and credit.branching > 1
+        has_other = chain.has_pairs or branches or self.guided == "stripped"
+        if not has_other and not make_credit(**credit_options(credit)).trains_on(ALONE):
+            raise ValueError(
+                f"actor.credit.mode = {credit.mode} with these settings compares the rollouts of a set, and "
+                f"every set is of one: actor.chain = {chain.model_dump()}. Allowed: sets of 2 or more. Next: "
+                "actor.chain.draws=8, or feedback_free_draws where all groups are feedback-free"
+            )
+        return self
+
+    @property
+    def rounds_at_most(self) -> int:
+        """Rounds of tasks that an iteration samples: the first, and refills where credit asks for them."""
+        refills = make_credit(**credit_options(self.credit)).dynamic_sampling
+        return 1 + self.max_refills * refills
+
     @property
     def num_updates(self) -> int:
         """Optimizer steps at most."""
         return self.num_iterations * self.updates_per_iteration * self.passes
 
     @property
+    def needs_critic(self) -> bool:
+        """Whether it reads a frozen critic: for credit, or for the order of tasks alone."""
+        return self.credit.needs_critic or self.task_order == "near_half"
+
+    @property
     def reads_critic(self) -> bool:
         """Whether it needs the critic of the stages before it, made for the starting policy."""
         is_first_made = self.credit.mode == "v_dapo" and self.credit.drift.react == "refresh_first"
-        return self.credit.needs_critic and not is_first_made
+        return self.needs_critic and not is_first_made
 
     @property
     def may_refresh(self) -> bool:
         """Whether a critic may be made for what it plays, before it starts or later."""
         told = self.credit
-        return told.mode == "v_dapo" and told.needs_critic and told.drift.react not in ("never", "correct")
+        return told.mode == "v_dapo" and self.needs_critic and told.drift.react not in ("never", "correct")
 
     @property
     def reads_rollouts(self) -> bool:

@@ -73,10 +73,27 @@ class VDapo(Mode):
             )
         return self
 
+    @model_validator(mode="after")
+    def _watches_with_enough_continuations(self) -> Self:
+        """Raises ValueError where paid checks could say nothing of a critic: 2 samples show no clear step."""
+        each, every = self.drift.num_continuations, self.drift.paid_every
+        if each < 3 and every and self.alpha and self.values != "oracle":
+            raise ValueError(
+                f"drift.num_continuations = {each} with drift.paid_every = {every}: a step is clear from two "
+                f"standard errors on, which {each} continuations of a state never reach, so checks would say "
+                "nothing. Next: num_continuations of 3 or more, or paid_every 0"
+            )
+        return self
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether it asks what states are worth: not for alpha 0 over the group's mean."""
+        return self.alpha > 0 or self.group_part != "decoupled_clip"
+
     @property
     def needs_critic(self) -> bool:
         """Whether it reads a frozen critic, which then must have passed its gate."""
-        return self.values != "oracle"
+        return self.needs_values and self.values != "oracle"
 
 
 Credit = Annotated[

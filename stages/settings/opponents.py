@@ -1,6 +1,8 @@
 """Credit modes beside v_dapo: a section for each, with its own defaults."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from pipeline.settings import Section, setting
 
@@ -52,6 +54,16 @@ class Mode(Section):
     aggregation: Literal["token", "rollout"] = shared("aggregation", "token", "2503.14476")
     kl: float = shared("kl", 0.0)
     overlong_factor: float = shared("overlong_factor", 0.0)
+
+    @model_validator(mode="after")
+    def _bounds_what_is_not_clipped(self) -> Self:
+        """Raises ValueError if dual clip would bound tokens that clip-higher leaves alone."""
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(
+                f"dual_clip = {self.dual_clip:g}; allowed: above 1 + clip_high = {1 + self.clip_high:g}, or "
+                "null. Next: a larger actor.credit.dual_clip (published: 10), or null for none"
+            )
+        return self
 
     @property
     def needs_critic(self) -> bool:

@@ -46,6 +46,12 @@ class Chain(Section):
         return self.num_attempts > 1 and self.feedback_free_share < 1
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether any set, the rollouts of one context and round, may have two."""
+        free = self.feedback_free_share
+        return (free < 1 and self.draws > 1) or (free > 0 and self.feedback_free_draws > 1)
+
+    @property
     def rollouts_per_group(self) -> float:
         """Rollouts of a group at most, as a mean."""
         bare = self.feedback_free_share * self.feedback_free_draws

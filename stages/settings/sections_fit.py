@@ -41,6 +41,16 @@ def check_sections_fit(config: Config) -> None:
             f"rewards of {offer.name} may lie below 0, by the price of a call. Allowed: the other modes, "
             "such as actor.credit.mode=decoupled_clip"
         )
+    actor, credit = config.actor, config.actor.credit
+    after_feedback = actor.chain.has_feedback and actor.guided == "in_context"
+    judged = config.critic_report.guided or credit.mode != "v_dapo" or credit.on_weak_critic != "refuse"
+    if actor.needs_critic and after_feedback and not judged:
+        raise ValueError(
+            "critic_report.guided = false judges no state after feedback, on which this actor trains, so it "
+            "would refuse the critic (actor.credit.on_weak_critic = refuse). Allowed: what is judged. Next: "
+            "critic_report.guided=true, actor.chain.num_attempts=1 or actor.guided=stripped; or "
+            "actor.credit.on_weak_critic=allow"
+        )
     if sft.base is None and sft.num_updates == 0:
         raise ValueError("sft.num_updates = 0 takes a model as it is: name one in sft.base")
     if config.training.lora_rank and sft.base is None:

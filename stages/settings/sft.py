@@ -1,11 +1,17 @@
 """The starting policy, from demonstrations."""
 
+from typing import Any
+
+from pydantic import model_validator
+
 from env.sessions import GOOD
 from env.solutions import Solutions
 from pipeline.settings import Section, runtime, setting
 
 HEAD_DIM = 32
 """Width of a head: the least that vLLM's attention on CPUs knows."""
+BASE_RATE = 1e-5
+"""Learning rate of a model that is trained already (start value)."""
 VOCAB_SIZE = 768
 """Byte-level BPE tokens of a tokenizer made from scratch, special ones included: as every run in docs has."""
 
@@ -62,8 +68,18 @@ class Sft(Section):
     thoughts: bool = setting(False, "demonstrators write before each act what they are about to do")
     num_updates: int = setting(600, "optimizer steps; 0 takes the base as it is", ge=0)
     batch_rows: int = setting(64, "demonstrations per update", ge=1)
-    learning_rate: float = setting(2e-3, "peak, cosine to a tenth after warm-up", gt=0)
+    learning_rate: float = setting(
+        2e-3, f"peak, cosine to a tenth after warm-up; {BASE_RATE:g} where not set and there is a base", gt=0
+    )
     checkpoint_every: int = runtime(200, "updates between checkpoints", ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spares_what_a_base_knows(cls, data: Any) -> Any:
+        """Returns the data with a base's own rate: at a model from scratch's, 60 updates ruin one of 8B."""
+        if isinstance(data, dict) and data.get("base") is not None:
+            return {"learning_rate": BASE_RATE} | data
+        return data
 
     @property
     def context_weight(self) -> float:

@@ -21,6 +21,7 @@ from stages.wiring.plan_memory import Memory, memory_of
 from stages.wiring.plan_models import critic_config, model_config
 from stages.wiring.plan_tables import guess_of, memory_table, work_rows, work_table
 from stages.wiring.plan_work import work_of
+from stages.wiring.preflight import MIN_ADAPTER_RATE, slow_adapters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         f"replica; processes that play: {num_players(config.engine)}"
     )
     console.print(memory_table(memory))
-    for line in _idle_gpus(config):
+    for line in [*_idle_gpus(config), *filter(None, [slow_adapters(config)])]:
         console.print(line, style="bold")
     work = work_of(config, *_parameters(config))
     console.print(work_table(work_rows(config, work)))
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         console.print(
             f"texts of feedback by a model, at most: {texts_of(config):,}; their tokens are not above"
         )
-    if config.actor.credit.needs_critic:
+    if config.actor.needs_critic:
         console.print(critic_words(config, work))
     if arms := config.comparison.arms:
         title = f"comparison of {len(arms)} arms with {len(config.comparison.seeds)} seeds each, at most"
@@ -117,7 +118,8 @@ def _misfit(config: Config, memory: Memory, name: str) -> str:
     """Returns by how much a phase does not fit, and the settings that lower what it takes."""
     phase = memory.phases[name]
     has_other_way = config.sft.base is not None and not config.training.lora_rank and name != "critic update"
-    adapters = ", or training.lora_rank=16" if has_other_way else ""
+    rate = f"actor.learning_rate={MIN_ADAPTER_RATE:g} or more"
+    adapters = f", or training.lora_rank=16 with {rate}" if has_other_way else ""
     if phase.host_bytes > memory.host_limit:
         return f"{name}: needs hardware.host_memory_gib of {math.ceil(phase.host_bytes / GIB)}{adapters}"
     if memory.live < 1 and name == "generation":

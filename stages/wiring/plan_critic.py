@@ -13,13 +13,24 @@ STEPS_OF_A_ROLLOUT = 4
 
 
 def critic_words(config: Config, work: Sequence[Work]) -> str:
-    """Returns the critic's share of the actor's budget, and the width of its audit's interval, in words."""
+    """Returns the critic's share of the actor's budget, and the width of its audit's interval, in words.
+
+    The share has two ends: where the actor uses all refills it is least, where it needs none it is most.
+    """
     own, actor = overhead_of(config, work)
     audit = {entry.stage: entry.rollouts for entry in work}["critic_report"]
-    dear = "; dearer than the actor: lower critic_report.num_continuations" if audit > actor else ""
+    unfilled, dear = actor // config.actor.rounds_at_most, ""
+    if audit > unfilled:
+        which = "the actor" if audit > actor else "an actor that needs no refill"
+        dear = f"; dearer than {which}: lower critic_report.num_continuations"
+
+    def share(number: int) -> str:
+        ends = f" with all refills, {number / unfilled:.0%} with none" if unfilled < actor else ""
+        return f"{number:,}, {number / actor:.0%} of the actor's{ends}"
+
     return (
-        f"the critic's own rollouts (labels, audit, checks, refreshes): {own:,}, {own / actor:.0%} of the "
-        f"actor's\nits audit alone: {audit:,}, {audit / actor:.0%}{dear}\n{_audit_words(config)}"
+        f"the critic's own rollouts (labels, audit, checks, refreshes): {share(own)}\nits audit alone: "
+        f"{share(audit)}{dear}\n{_audit_words(config)}"
     )
 
 
@@ -38,7 +49,7 @@ def _audit_words(config: Config) -> str:
 
 
 def overhead_of(config: Config, work: Sequence[Work]) -> tuple[int, int]:
-    """Returns the rollouts that only the critic asks for, and those of the actor beside them."""
+    """Returns the rollouts that only the critic asks for, and those of the actor at most beside them."""
     rollouts = {entry.stage: entry.rollouts for entry in work}
     checks, _ = watch_of(config.actor, offer_of(config.tasks.environment).steps_at_most(config.tasks))
     own = rollouts["labels"] + rollouts["critic_report"] + rollouts.get("refresh", 0) + checks

@@ -20,7 +20,7 @@ def texts_of(config: Config) -> int:
         _texts_of_chain(config.rollouts.chain, num_tasks)
         + refreshes * _texts_of_chain(config.rollouts.chain, again)
         + audited * (1 + refreshes)
-        + _texts_of_chain(actor.chain, visited) * actor.num_iterations * (1 + actor.max_refills)
+        + _texts_of_chain(actor.chain, visited) * actor.num_iterations * actor.rounds_at_most
         + held_out * 2 * config.evaluation.draws * (NUM_ATTEMPTS - 1)
     )
 

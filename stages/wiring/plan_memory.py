@@ -84,7 +84,7 @@ def memory_of(policy: Any, critic: Any, context: int, config: Config) -> Memory:
         kept = {} if shared else {"value head": standing_bytes(head)}
         host |= {"value head": standing_bytes(head) * how.num_ranks} if shared else {}
         phases |= {name: beside(phase, kept) for name, phase in phases.items() if name != "value update"}
-    if config.actor.credit.needs_critic:  # its critic scores in fp32, and it stays
+    if config.actor.needs_critic:  # its critic scores in fp32, and it stays
         frozen = scoring_phase(
             critic, Forward(how.forward.tokens, how.forward.row_tokens, on_gpu=how.forward.on_gpu)
         )

@@ -14,7 +14,7 @@ def actor_processes(config: Config, needs_reference: bool) -> Processes:
         workers = engine.tensor_parallel
         number += engine.replicas * (workers if workers == 1 else 1 + workers)
         on_gpu, contexts, exchanging = engine.replicas * workers, 1, int(workers > 1)
-    here = credit.needs_critic or training.backend == "torch"  # on the stage's own context
+    here = config.actor.needs_critic or training.backend == "torch"  # on the stage's own context
     if training.backend == "deepspeed":
         trained = 1 + (credit.mode == "actor_critic")
         groups = trained + needs_reference

@@ -59,7 +59,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0, more_steps: int = 
         actor.chain, actor.tasks_per_update * actor.updates_per_iteration
     )
     checked, refreshes = watch_of(actor, steps)
-    sampled = trained * (1 + actor.max_refills) * (1 + tried_of(actor, steps)) + checked
+    sampled = trained * actor.rounds_at_most * (1 + tried_of(actor, steps)) + checked
     leaves = actor.credit.branching if actor.credit.mode == "tree_rpo" else 1
     trainers = 1 + (actor.credit.mode == "actor_critic")  # of the policy and of its value head
     looks = (1 + -(-actor.num_iterations // actor.evaluate_every)) * min(
@@ -128,7 +128,7 @@ def rollouts_of_chain(chain: Chain, num_tasks: int) -> int:
 
 def watch_of(actor: Actor, steps: int) -> tuple[int, int]:
     """Returns the continuations of all paid checks of the critic, and how often it is refreshed."""
-    if actor.credit.mode != "v_dapo" or not actor.credit.needs_critic:
+    if actor.credit.mode != "v_dapo" or not actor.needs_critic:
         return 0, 0
     drift = actor.credit.drift
     checks = min(actor.num_iterations - 1, actor.num_updates // drift.paid_every) if drift.paid_every else 0
@@ -142,6 +142,6 @@ def tried_of(actor: Actor, steps: int) -> int:
     """Returns the continuations of each rollout: those that tell the values of its states, or a tree's."""
     if actor.credit.mode == "tree_rpo":
         return actor.credit.branching - 1
-    if actor.credit.mode == "v_dapo" and not actor.credit.needs_critic:
+    if actor.credit.mode == "v_dapo" and actor.credit.needs_values and actor.credit.values == "oracle":
         return steps * actor.credit.drift.num_continuations
     return 0

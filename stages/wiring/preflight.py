@@ -7,6 +7,10 @@ from pipeline.errors import ConfigError
 from pipeline.hardware import check_gpus
 from pipeline.training.deepspeed_config import deepspeed_config
 from stages.settings import Config
+from stages.settings.stored import OfCritic
+
+MIN_ADAPTER_RATE = 1e-5
+"""Learning rate from which on adapters move weights in bf16 (docs/launch.md, "Adapters")."""
 
 
 def trains_in_ranks(config: Config) -> bool:
@@ -44,6 +48,36 @@ def check_installed(
     if training or (engine and config.engine.kind == "vllm"):
         wanted = config.gpus_wanted(engine=engine, training=training)
         check_gpus(config.hardware.num_gpus, config.hardware.gpu_memory_gib, wanted)
+
+
+def check_trunk(config: Config) -> None:
+    """Raises ConfigError if the critic that the run goes on to has no trunk, which later stages alone read.
+
+    Whether it fits the policy is the critic stage's to say; a folder that is missing can be said at once.
+    """
+    trunk, reads = config.critic.trunk, isinstance(config.stored.objective, OfCritic)
+    needed = (reads or config.actor.needs_critic) and trunk != "policy"
+    if needed and not (Path(trunk) / "config.json").is_file():
+        raise ConfigError(
+            f"critic.trunk = {trunk}, but there is no {trunk}/config.json, and the critic will start from "
+            "it. Allowed: 'policy', or a model folder in Hugging Face format. Next: hf download <model> "
+            f"--local-dir {trunk}, or critic.trunk=policy"
+        )
+
+
+def slow_adapters(config: Config) -> str:
+    """Returns what to say of adapters at a rate for whole weights; nothing of others.
+
+    No refusal: runs without an actor have one in their settings too.
+    """
+    rank, rate = config.training.lora_rank, config.actor.learning_rate
+    if not rank or rate >= MIN_ADAPTER_RATE:
+        return ""
+    return (
+        f"training.lora_rank = {rank} with actor.learning_rate = {rate:g}: adapters hardly move a weight at "
+        "this rate, and an engine in bf16 rounds most of it away. Next: actor.learning_rate="
+        f"{MIN_ADAPTER_RATE:g} or more"
+    )
 
 
 def check_client() -> None:

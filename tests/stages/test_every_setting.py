@@ -73,6 +73,8 @@ def changed(row: dict[str, Any]) -> tuple[Config, Config]:
                 "stored": {"objective": {"kind": "none"}},
                 "actor": {"credit": {"mode": "v_dapo"}},
             }
+            if row["setting"] == "critic_report.guided":  # else its actor wants an audit after feedback
+                data["actor"]["chain"] = {"num_attempts": 1}
             here = data
             for name in parents:
                 here = here.setdefault(name, {})

@@ -15,6 +15,7 @@ from tests.stages.conftest import CRITIC
 
 TWO = [20.0, 20.0]
 RANKS = {"training": {"backend": "deepspeed", "num_ranks": 3}}
+ONE_REPLICA = {"engine": {"kind": "vllm"}}
 TENSORS = {"engine": {"kind": "vllm", "replicas": 2, "tensor_parallel": 2}}
 
 
@@ -25,8 +26,14 @@ TENSORS = {"engine": {"kind": "vllm", "replicas": 2, "tensor_parallel": 2}}
         ({}, 8, 22.0, [22.5] * 7, "hardware.num_gpus = 8, but 7 GPUs are visible here"),
         ({}, 8, 22.0, [], "but 0 GPUs are visible here"),
         ({}, 8, 22.0, [22.5] * 5 + [21.9] * 3, r"GPU 5 has 21\.9 GiB free, hardware.gpu_memory_gib = 22"),
-        (RANKS, 0, 0.0, TWO, r"training\.num_ranks = 3, but 2 GPUs"),
-        (TENSORS, 0, 0.0, TWO, r"engine\.replicas x engine\.tensor_parallel = 4, but 2 GPUs"),
+        (RANKS, 0, 0.0, TWO, r"hardware\.num_gpus = 0, but 2 GPUs .*, which training\.num_ranks would take"),
+        (
+            ONE_REPLICA,
+            0,
+            0.0,
+            TWO,
+            r"which engine\.replicas x engine\.tensor_parallel would take, and nothing",
+        ),
         (TENSORS, 0, 0.0, [], None),  # they share the CPU
     ],
 )

@@ -68,6 +68,7 @@ def work(*overrides, **parameters):
 
 def test_a_model_writes_feedback_on_each_attempt_that_another_may_follow(plan):
     more = ["actor.max_refills=1", "critic_report.guided=false", "evaluation.draws=3"]
+    more += ["actor.credit.on_weak_critic=allow"]  # nobody audits what it trains on
     more += ["rollouts.chain={num_attempts: 3, draws: 2, feedback_free_share: 0.25}", "rollouts.num_tasks=40"]
     more += ["actor.chain={num_attempts: 2, draws: 4, feedback_free_share: 0.5}", "actor.num_iterations=5"]
     more += ["actor.tasks_per_update=8", "actor.updates_per_iteration=2", "tasks.num_held_out=10"]
@@ -76,6 +77,8 @@ def test_a_model_writes_feedback_on_each_attempt_that_another_may_follow(plan):
     assert "texts of feedback" not in plan(0, DEMO, *more)
     refreshed = load_config(Config, Path(DEMO), [*more, "actor.credit.drift.react=refresh_first"])
     assert texts_of(refreshed) == wanted + 30 * 2 * 2
+    no_refills = load_config(Config, Path(DEMO), [*more, "actor.credit={mode: grpo}"])
+    assert texts_of(no_refills) == wanted - 8 * 4 * 5
 
 
 SHIPPED = [ONE_GPU, EIGHT_80, EIGHT_24, GSM8K, CODE, EIGHT_FULL]
@@ -350,6 +353,11 @@ def test_planned_rollouts_are_those_that_the_stages_plan():
     assert oracle["actor"].rollouts == plain["actor"].rollouts * (1 + TURNS * 6)
     joint = work(*overrides, "actor.credit={mode: actor_critic}")["actor"]
     assert joint.trained_tokens == 2 * plain["actor"].trained_tokens
+    # Grpo, as whoever samples what it trains on and no more, never looks for sets that say something.
+    once = work(*overrides, "actor.max_refills=0")["actor"].rollouts
+    assert 2 * once == plain["actor"].rollouts  # of the demo's one refill
+    for mode in ("grpo", "imitation", "actor_critic"):
+        assert work(*overrides, f"actor.credit={{mode: {mode}}}")["actor"].rollouts == once
     tree = work(*overrides, "actor.credit={mode: tree_rpo, branching: 4}")["actor"]
     assert (tree.rollouts, tree.trained_tokens) == (
         4 * plain["actor"].rollouts,
@@ -370,7 +378,9 @@ def test_the_critics_overhead_and_the_width_of_its_audit_are_said_before_anythin
     assert own == sum(by_stage[name] for name in ("labels", "critic_report", "refresh", "actor")) - actor
     printed = plan(0, DEMO)
     own, actor = overhead_of(load_config(Config, Path(DEMO)), list(work().values()))
-    assert f"{own:,}, {own / actor:.0%} of the actor's" in printed
+    share = f"{own:,}, {own / actor:.0%} of the actor's with all refills, {2 * own / actor:.0%} with none"
+    assert share in printed
+    assert "with none" not in plan(0, DEMO, "actor.max_refills=0")
     assert f"300 audited tasks are expected to tell rho_A to +- {half_width(300, 2, 3):.2f}" in printed
     needed = tasks_needed(0.2, 2, 3)
     assert half_width(needed, 2, 3) <= EXPECTED - 0.2 < half_width(needed - 1, 2, 3)
@@ -397,6 +407,10 @@ def test_no_audit_of_a_shipped_configuration_for_gpus_is_dearer_than_its_actor(p
     audit = next(entry.rollouts for entry in planned if entry.stage == "critic_report")
     assert audit <= actor
     assert "dearer than the actor" not in critic_words(config, planned)
+    unfilled = actor // (1 + config.actor.max_refills)
+    assert ("dearer than an actor that needs no refill" in critic_words(config, planned)) == (
+        audit > unfilled
+    )
     much = load_config(Config, Path(path), ["critic_report.num_continuations=64"])
     assert "dearer than the actor: lower critic_report" in critic_words(much, work_of(much))
     needed = tasks_needed(MIN_ADVANTAGE_CORRELATION, config.critic_report.num_continuations, 3)

@@ -29,7 +29,7 @@ from stages.wiring.watch import Watch
 from tests.stages.conftest import CRITIC
 
 FIRST = "actor.credit.drift.react=refresh_first"
-DRIFT = tuple(f"actor.credit.drift.{how}" for how in ("paid_every=1", "states=6", "num_continuations=2"))
+DRIFT = tuple(f"actor.credit.drift.{how}" for how in ("paid_every=1", "states=6", "num_continuations=3"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from env.phone.scripted.policies import POLICIES
 from env.phone.world.levels import LEVELS
 from pipeline.config import load_config
 from pipeline.credit import MODES, make_credit
+from pipeline.errors import ConfigError
 from pipeline.settings import kinds_of
 from stages.settings import Config
 from stages.settings.actor import Actor
@@ -41,6 +42,18 @@ def test_the_section_of_a_credit_mode_has_the_defaults_of_the_mode(settings) -> 
     assert make_credit(**credit_options(settings)) == MODES[settings.mode]
 
 
+@pytest.mark.parametrize("each", [2, 3])
+def test_a_watched_critic_is_checked_by_enough_continuations_for_a_clear_step(each) -> None:
+    drift = {"num_continuations": each, "paid_every": 20}
+    if each < 3:
+        with pytest.raises(ValueError, match=r"drift\.num_continuations = 2 with drift\.paid_every = 20"):
+            VDapo(drift=drift)
+    else:
+        VDapo(drift=drift)
+    for unwatched in ({"values": "oracle"}, {"alpha": 0.0}, {"drift": drift | {"paid_every": 0}}):
+        VDapo(**{"drift": drift} | unwatched)
+
+
 def test_a_group_part_of_none_leaves_step_advantages_alone() -> None:
     options = credit_options(VDapo(group_part="none"))
     assert (options["step_only"], options.get("baseline")) == (True, None)
@@ -50,6 +63,16 @@ def test_a_group_part_of_none_leaves_step_advantages_alone() -> None:
 def test_a_group_part_of_none_without_step_advantages_is_refused(other) -> None:
     with pytest.raises(ValueError, match="and none of these"):
         VDapo(group_part="none", **other)
+
+
+def test_runs_may_be_kept_in_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a folder of the name `~` would be made here, and be what is recorded."""
+    monkeypatch.setenv("HOME", "/home/me")
+    path = ROOT / "configs" / "demo.yaml"
+    config = load_config(Config, path, ["run.data_dir=~/runs"])
+    assert config.run.data_dir == config.run.model_dump(mode="json")["data_dir"] == "/home/me/runs"
+    with pytest.raises(ConfigError, match=r'run.data_dir = "~nobody-here/x": this home is nobody\'s'):
+        load_config(Config, path, ["run.data_dir=~nobody-here/x"])
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)

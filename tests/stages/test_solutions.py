@@ -52,6 +52,13 @@ BESIDE = ("rollouts.num_tasks=40", "rollouts.chain.num_attempts=1", "rollouts.ch
 CONTINUED = (*BESIDE, "labels.target=soft", "labels.num_continuations=2", "labels.max_states=60")
 
 
+def test_recorded_solutions_alone_want_no_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.wiring.preflight.find_spec", lambda name: None)
+    lab.plan("rollouts", "engine={kind: vllm}", "feedback={kind: server, url: 'http://127.0.0.1:1/v1'}")
+    with pytest.raises(ConfigError, match="the package vllm is not installed"):
+        lab.plan("rollouts", "engine={kind: vllm}", "rollouts.num_tasks=4")
+
+
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
