@@ -29,6 +29,11 @@ def _rows_of(name: str) -> dict[int, Table]:
     return {seed: Table(read_rows(by_seed[seed])) for seed in sorted(by_seed)}
 
 
+def seeds_of(name: str) -> str:
+    """Returns the seeds of a benchmark's results: `5, 6, 8`."""
+    return ", ".join(map(str, rows_of(name)))
+
+
 def present(name: str) -> bool:
     """Returns whether a benchmark has results; one that needs another machine may have none yet."""
     return any([*RESULTS.glob(f"{name}.json"), *RESULTS.glob(f"{name}-seed*.json")])

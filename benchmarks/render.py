@@ -35,6 +35,7 @@ WORDS = (
     "faults",
     "made",
     "present",
+    "seeds_of",
 )
 """Functions of `_tables` that the template calls."""
 
