@@ -24,6 +24,7 @@ labels: {target: soft, max_states: 24, num_continuations: 1}
 critic: {fit_share: 0.5, validate_share: 0.25, head_updates: 2, head_learning_rate: 1.0e-3,
          learning_rate: 5.0e-4, max_epochs: 1, batch_states: 256, evaluations_per_epoch: 1}
 critic_report: {tasks_per_split: 4, draws: 2, num_continuations: 2, guided: false, fit_tasks: 0}
+actor: {chain: {num_attempts: 1}}  # what is judged: no state after feedback
 """
 
 
