@@ -11,13 +11,11 @@ another option than the default made lies in the data directory instead, unless 
 """
 
 import argparse
-import ctypes
 import json
 import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -29,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks._results import Criteria, Row, judge, write_results, written
+from stages.wiring.subrun import stops_with_parent
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -112,16 +111,10 @@ def make_stages(
     Raises:
         SystemExit: one failed; what it made stays, and the same command goes on from there.
     """
-    die_with_parent = ctypes.CDLL(None).prctl
     for stage in stages:
         command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
         command.append(f"run.data_dir={json.dumps(str(data_dir))}")
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            check=False,
-            preexec_fn=lambda: die_with_parent(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
-        )
+        done = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=stops_with_parent())
         if code := done.returncode:
             raise SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
 

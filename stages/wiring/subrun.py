@@ -65,15 +65,20 @@ def _begun(stage: str, config: Path, **outputs: Any) -> subprocess.Popen[bytes]:
     It has a session of its own: a Ctrl-C meant for this process, which then asks it to stop, is not a second
     signal to it.
     """
-    die_with_parent = ctypes.CDLL(None).prctl
     return subprocess.Popen(
         _command(stage, config),
         env={**os.environ, "PYTHONPATH": python_path()},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=lambda: die_with_parent(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
+        preexec_fn=stops_with_parent(),
         **outputs,
     )
+
+
+def stops_with_parent() -> Callable[[], object]:
+    """Returns what a child does before its program begins: it is asked to stop if this process dies."""
+    prctl = ctypes.CDLL(None).prctl  # found before the fork
+    return lambda: prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def last_words(stage: str, log: str) -> str:
