@@ -54,10 +54,19 @@ def _of_runs(folder: Path, looks: list[dict[str, Any]], spending: list[dict[str,
             | {f"{measure} spent": sum(row[measure] for row in paid) for measure in COSTS},
             len(both),
         )
-        run = folder / ARMS / f"{arm}-seed{seed}"
-        if (run / "critic_report").is_dir():  # runs that need no critic have none
-            gate = Artifact.open(run, "critic_report").report["gate"]
-            yield from measured(f"{arm} seed {seed}", {"gate passed": gate["passed"]})
+        yield from critic_rows(folder / ARMS / f"{arm}-seed{seed}", f"{arm} seed {seed}")
+
+
+def critic_rows(run: Path, name: str) -> list[Row]:
+    """Returns whether a run's critic passed its gate, and how well it tells steps; nothing without one."""
+    if not (run / "critic_report").is_dir():
+        return []
+    report = Artifact.open(run, "critic_report").report
+    figures: dict[str, Any] = {"gate passed": report["gate"]["passed"]}
+    for of in ("ev_within", "rho_a"):
+        found = report["measures"]["bare"][of]
+        figures[of] = found["value"], found["low"], found["high"]
+    return measured(name, figures)
 
 
 def _claim(claim: Mapping[str, Any], measure: str) -> Iterable[Row]:

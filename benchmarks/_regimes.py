@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks._comparisons import critic_rows
 from benchmarks._results import Row, measured
 from benchmarks._run import ROOT, Asked, Benchmark, make_stages
 from pipeline.artifacts.artifact import Artifact
+from pipeline.cli.runs import ARMS
 from pipeline.statistics import ClusterBootstrap
 from stages.wiring.arm_costs import COSTS
 
@@ -65,9 +67,12 @@ def comparison_made(config: Any, run: str, asked: Asked) -> Artifact:
 
 
 def looks_of(comparison: Artifact) -> Iterator[Row]:
-    """Yields success of each arm at each look and what it had paid, and the rollouts of its stages."""
-    for look in comparison.table("comparison").to_pylist():
+    """Yields success of each arm at each look and what it had paid, its critic, and its stages' rollouts."""
+    looks = comparison.table("comparison").to_pylist()
+    for look in looks:
         yield from rows_of_look(look)
+    for arm, seed in sorted({(look["arm"], look["seed"]) for look in looks}):
+        yield from critic_rows(comparison.folder.parent / ARMS / f"{arm}-seed{seed}", arm)
     for row in comparison.table("spending").to_pylist():
         yield from measured(row["arm"], {f"rollouts of {row['stage']}": row["rollouts"]})
 

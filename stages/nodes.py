@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from pipeline.artifacts.screen import say_last
 from pipeline.artifacts.signals import StopFlag, StopRequested
 from pipeline.artifacts.start import Stage
 from pipeline.errors import ConfigError, ExitCode
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
             code = ExitCode.STOPPED
         except (ConfigError, ConnectionError) as error:
             told, code = str(error), ExitCode.CONFIG
-    print(f"nodes: {told}", file=sys.stderr)
+    say_last(f"nodes: {told}", sys.stderr)
     return code
 
 
@@ -66,10 +67,10 @@ def _made(argv: Sequence[str], stop: StopFlag) -> int:
             codes = on_every_node(command, stop.raise_if_set)
             for node, code in codes.items():
                 told = f"exit code {code}" if isinstance(code, int) else f"lost ({code})"
-                print(f"nodes: {node}: {told}", file=sys.stderr)
+                say_last(f"nodes: {node}: {told}", sys.stderr)
             if (found := verdict(codes)) is not None:
                 return found
-    print("nodes: some were lost in every round. Next: the same command goes on", file=sys.stderr)
+    say_last("nodes: some were lost in every round. Next: the same command goes on", sys.stderr)
     return ExitCode.STOPPED
 
 

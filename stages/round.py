@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.artifacts.screen import say_last
 from pipeline.artifacts.signals import StopFlag, StopRequested
 from pipeline.config import load_config
 from pipeline.errors import ExitCode, explain
@@ -43,12 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             run_dir = Path(config.run.data_dir) / config.run.name
             play_round(config, options.round, stop_if_asked=stop.raise_if_set)
     except StopRequested as signal:
-        print(f"round: stopped early by {signal}. Next: the same command goes on from here", file=sys.stderr)
+        say_last(f"round: stopped early by {signal}. Next: the same command goes on from here", sys.stderr)
         return int(ExitCode.STOPPED)
     except Exception as error:
         if not (explained := explain(error, run_dir)):
             raise
-        print(visible(f"round: {explained[1]}"), file=sys.stderr)
+        say_last(visible(f"round: {explained[1]}"), sys.stderr)
         return int(explained[0])
     return int(ExitCode.COMPLETE)
 

@@ -9,11 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder
 from pipeline.artifacts.manifest import read_manifest
+from pipeline.artifacts.screen import Screen, say_last
 from pipeline.config import load_config
 from pipeline.errors import explain
 from stages.settings import Config
@@ -46,15 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not (explained := explain(error, run_dir)):
             raise
-        print(f"summary: {explained[1]}", file=sys.stderr)
+        say_last(f"summary: {explained[1]}", sys.stderr)
         return int(explained[0])
-    console = Console()
-    print_summary(summary, console)
     pages = [("Learning curves", "summary.html")]
     if summary["critic"]:
         pages.append(("Critic report", "critic_report/report.html"))
+    screen = Screen(stderr=False)
+    print_summary(summary, screen)
     for text, name in pages:
-        console.print(f"{text}: {run_dir / name}", soft_wrap=True, highlight=False)
+        screen.print(f"{text}: {run_dir / name}", soft_wrap=True, highlight=False)
+    say_last("", sys.stdout)
     return 0
 
 

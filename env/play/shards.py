@@ -7,9 +7,10 @@ from contextlib import closing
 
 from env.play.team import Hands, Job, OnTick
 from env.play.units import Played
-from pipeline.artifacts.commit import Shard, Shards
+from pipeline.artifacts.commit import MAX_FAILED_SHARE, Shard, Shards
 from pipeline.artifacts.lock import names, players
 from pipeline.artifacts.signals import HelpEnded
+from pipeline.errors import ArtifactError, ExitCode
 from pipeline.tables import rollouts_table, steps_table
 from pipeline.types import Rollout
 
@@ -75,4 +76,27 @@ def commit_rollouts(shards: Shards, shard: Shard, played: Played) -> None:
     ungraded = Counter(rollout.env_status for rollout in ordered if rollout.reward is None)
     tables = {"rollouts": rollouts_table(ordered), "steps": steps_table(ordered)}
     done, failed = len(ordered) - ungraded.total(), ungraded + Counter(played.failed)
+    refuse_outage(shards, shard, failed, ordered, done)
     shards.commit(shard.index, tables, done=done, failed=failed, skipped=played.skipped)
+
+
+def refuse_outage(
+    shards: Shards, shard: Shard, failed: Counter[str], played: Iterable[Rollout], done: int
+) -> None:
+    """Raises ArtifactError if more items of a shard failed than went well, by now too many for the stage.
+
+    The shard is not committed: once the cause is gone, the same command plays it again. What comes after
+    would fail as well, for hours perhaps. Attempts that failed ones would have led to are no items here.
+    """
+    number, before = failed.total(), sum(shards.counts().failed.values())
+    if number <= done or before + number <= MAX_FAILED_SHARE * shards.plan.num_items:
+        return
+    kinds = ", ".join(f"{kind} {count}" for kind, count in failed.most_common())
+    said = Counter(event.detail for r in played if r.reward is None for event in r.events if event.detail)
+    words = "".join(f". Most often: {detail}" for detail, _ in said.most_common(1))
+    raise ArtifactError(
+        f"{shards.stage}: {number} {shards.plan.unit} of shard {shard.index} failed ({kinds}), {done} did "
+        f"not, and later ones would fail too{words}. Next: remove the cause; the same command then goes on "
+        "with this shard",
+        code=ExitCode.FAILED_ITEMS,
+    )

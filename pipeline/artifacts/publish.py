@@ -89,9 +89,10 @@ def earlier_seconds(folder: Path) -> float:
     return sum(ends) - sum(begins[:-1])
 
 
-def remove_merged(folder: Path) -> None:
-    """Removes the shards of a complete stage that has merged tables, and who played them; nothing else."""
-    shutil.rmtree(folder / CLAIMS, ignore_errors=True)
+def remove_spent(folder: Path) -> None:
+    """Removes what a complete stage needs no more: merged shards, who played them, checkpoints."""
+    for spent in (CLAIMS, "checkpoints"):
+        shutil.rmtree(folder / spent, ignore_errors=True)
     shards = folder / "shards"
     for path in shards.glob("*/*"):
         if path.name.startswith(("part-", ".part-")):

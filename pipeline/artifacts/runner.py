@@ -32,7 +32,7 @@ from pipeline.artifacts.manifest import (
     refuse_if_inputs_disagree,
 )
 from pipeline.artifacts.plan import Plan
-from pipeline.artifacts.publish import remove_merged
+from pipeline.artifacts.publish import remove_spent
 from pipeline.artifacts.screen import Screen, say_last
 from pipeline.artifacts.signals import HelpEnded, StopFlag, StopRequested
 from pipeline.artifacts.start import Stage, Start, identity_of
@@ -208,7 +208,7 @@ class _Run:
         refuse_if_changed(self.folder, manifest, identity, complete=True)
         check_sizes(self.folder, manifest)
         if self.lock or not holder(self.folder):  # as a stage leaves it that was cut off at its end
-            remove_merged(self.folder)
+            remove_spent(self.folder)
             remove_temporaries(self.folder)
         where = f"{self.folder}, {manifest['content_digest'][:8]}"
         return f"{self.stage.name}: up to date ({where})\n{Counts(**manifest['counts'])}"

@@ -11,10 +11,10 @@ from pipeline.text import visible
 
 
 class Screen(Console):
-    """Standard error. Once it takes no more nothing more is printed; stage.log has it all."""
+    """Standard error, or output. Once it takes no more nothing more is printed; stage.log has it all."""
 
-    def __init__(self) -> None:
-        super().__init__(stderr=True)
+    def __init__(self, *, stderr: bool = True) -> None:
+        super().__init__(stderr=stderr)
 
     def tell(self, text: str) -> None:
         """Prints a line; control characters become visible."""

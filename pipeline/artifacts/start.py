@@ -34,7 +34,7 @@ from pipeline.artifacts.manifest import (
 from pipeline.artifacts.metrics import Metrics, plain
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
-from pipeline.artifacts.publish import RESERVED, account, collect, earlier_seconds, merge, remove_merged
+from pipeline.artifacts.publish import RESERVED, account, collect, earlier_seconds, merge, remove_spent
 from pipeline.artifacts.signals import HelpEnded, StopFlag
 from pipeline.artifacts.tracking import Tracker
 from pipeline.config import split_settings
@@ -224,7 +224,7 @@ class Start(Generic[C]):
             other = read_manifest(self.folder)
             if other is None or other["content_digest"] != content:
                 raise ArtifactError(f"{self.folder}: another process has finished it with another result")
-        remove_merged(self.folder)
+        remove_spent(self.folder)
         self.counts = total
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from critics.labels.samples import rewards_of
 from critics.report.build import build_report
 from critics.report.page import report_page
 from env.catalog import offer_of
-from env.play.shards import play_shards
+from env.play.shards import play_shards, refuse_outage
 from env.play.team import Job, Team
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.artifacts.runner import Start
@@ -91,7 +91,9 @@ def play(start: Start[Config], team: Team, work: Work, trained: Mapping[str, Tas
         rollouts = in_fixed_order(played.rollouts, shard.item_ids)
         failed = Counter(failed_tasks(rollouts).values())
         tables = {"rollouts": rollouts_table(rollouts), "steps": steps_table(rollouts)}
-        start.shards.commit(shard.index, tables, done=len(shard.item_ids) - failed.total(), failed=failed)
+        done = len(shard.item_ids) - failed.total()
+        refuse_outage(start.shards, shard, failed, rollouts, done)
+        start.shards.commit(shard.index, tables, done=done, failed=failed)
 
 
 def check_graded(start: Start[Config], rollouts: Sequence[Rollout]) -> None:

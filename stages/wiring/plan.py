@@ -53,6 +53,11 @@ def run(options: argparse.Namespace) -> int:
         console.print(line, style="bold")
     work = work_of(config, *_parameters(config))
     console.print(work_table(work_rows(config, work)))
+    more = max(stage.passing_bytes for stage in work) / 1e9
+    console.print(
+        f"while a stage trains, its checkpoints take up to {more:,.2f} GB of disk more; they go when it is "
+        "complete"
+    )
     if config.rollouts.solutions is not None:
         console.print("not above: what training on recorded rollouts takes, whose file is not read")
     if config.feedback.kind != "rules":

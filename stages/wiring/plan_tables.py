@@ -44,19 +44,19 @@ def guess_of(config: Config) -> str:
 
 
 def work_table(work: Mapping[str, Sequence[float]], title: str = "at most") -> Table:
-    """Returns stage -> rollouts, sampled tokens, trained tokens, GB on disk, with each stage's shares.
+    """Returns stage -> rollouts, millions of tokens sampled and trained, GB kept, with each stage's shares.
 
     A share is of all rollouts, which is that of all sampled tokens too where every response is the longest,
     and of all trained tokens.
     """
     table = Table(title=title)
-    for name in ("stage", "rollouts", "sampled tokens", "share", "trained tokens", "share", "GB on disk"):
+    for name in ("stage", "rollouts", "sampled M tokens", "share", "trained M tokens", "share", "GB kept"):
         table.add_column(name, justify="left" if name == "stage" else "right")
     totals = [sum(column) for column in zip(*work.values(), strict=True)]
     for stage, (rollouts, sampled, trained, gb) in {**work, "all": totals}.items():
         table.add_row(
-            *(stage, f"{rollouts:,.0f}", f"{sampled:,.0f}", _share(sampled, totals[1])),
-            *(f"{trained:,.0f}", _share(trained, totals[2]), f"{gb:.2f}"),
+            *(stage, f"{rollouts:,.0f}", f"{sampled / 1e6:,.1f}", _share(sampled, totals[1])),
+            *(f"{trained / 1e6:,.1f}", _share(trained, totals[2]), f"{gb:.2f}"),
         )
     return table
 

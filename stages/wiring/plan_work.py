@@ -10,8 +10,8 @@ from stages.settings.sampling import Chain
 
 TOKEN_BYTES = 4.2  # of one in Parquet: id 0.9, log-probability 3.3
 EXPORT_BYTES = 4  # of a parameter: fp32 weight
-TRAINED_BYTES = EXPORT_BYTES + 3 * 12
-"""Of a trained one: weight and two moments too, of two kept checkpoints and one that is being written."""
+CHECKPOINT_BYTES = 3 * 12
+"""Of a trained one: weight and two moments, of two checkpoints and one that is being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,18 @@ class Work:
     sampled_tokens: int = 0
     trained_tokens: int = 0
     model_bytes: int = 0
+    passing_bytes: int = 0  # that are gone when it is complete
     keeps_tokens: bool = True  # of what it samples
 
     @property
-    def stored_gb(self) -> float:
-        """GB of rollouts and models."""
+    def kept_gb(self) -> float:
+        """GB of rollouts and models that stay."""
         return (self.sampled_tokens * TOKEN_BYTES * self.keeps_tokens + self.model_bytes) / 1e9
 
     @property
     def figures(self) -> tuple[float, ...]:
-        """Rollouts, sampled tokens, trained tokens, GB stored."""
-        return self.rollouts, self.sampled_tokens, self.trained_tokens, self.stored_gb
+        """Rollouts, sampled tokens, trained tokens, GB that stay."""
+        return self.rollouts, self.sampled_tokens, self.trained_tokens, self.kept_gb
 
 
 def work_of(config: Config, policy: int = 0, critic: int = 0, more_steps: int = 0) -> list[Work]:
@@ -71,25 +72,26 @@ def work_of(config: Config, policy: int = 0, critic: int = 0, more_steps: int = 
     has_stored = config.stored.objective.kind != "none"
     stored = (rollouts + labels) * config.stored.max_epochs * response
 
-    taught = TRAINED_BYTES if sft.num_updates else EXPORT_BYTES
-    refresh_bytes = TRAINED_BYTES * critic + 2 * EXPORT_BYTES * policy  # its actor, exported and adopted
+    exported, passing = EXPORT_BYTES * policy, CHECKPOINT_BYTES * policy
+    taught = passing if sft.num_updates else 0
+    refreshed = EXPORT_BYTES * critic + 2 * exported  # its actor, exported and adopted
     others = actor.credit.drift.refresh_tasks if actor.credit.mode == "v_dapo" else None
     *again, tokens_again = work_before_a_critic(config, others or num_tasks or num_train, steps)
     sampled_again = sum(again) + audit
     work = [
-        Work("sft", 0, 0, sft.num_updates * sft.batch_rows * response, taught * policy),
+        Work("sft", 0, 0, sft.num_updates * sft.batch_rows * response, exported, taught),
         Work("rollouts", rollouts, rollouts * response),
         Work("labels", labels, labels * response),
-        Work("critic", 0, 0, critic_tokens, TRAINED_BYTES * critic),
+        Work("critic", 0, 0, critic_tokens, EXPORT_BYTES * critic, CHECKPOINT_BYTES * critic),
         Work("critic_report", audit, audit * response),
         # A look that is kept is exported, and a checkpoint saved, before the former one goes.
-        *([Work("stored", 0, 0, stored, (TRAINED_BYTES + EXPORT_BYTES) * policy)] * has_stored),
+        *([Work("stored", 0, 0, stored, exported, passing + exported)] * has_stored),
         Work(
             "actor",
             sampled,
             sampled * response,
             trained * leaves * actor.passes * response * trainers,
-            (EXPORT_BYTES + (TRAINED_BYTES - EXPORT_BYTES) * trainers) * policy,
+            *(exported, passing * trainers + CHECKPOINT_BYTES * critic * (refreshes > 0)),
         ),
         Work("looks", looks, looks * response, keeps_tokens=False),
         Work("evaluation", evaluated, evaluated * response),
@@ -98,7 +100,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0, more_steps: int = 
             refreshes * sampled_again,
             refreshes * sampled_again * response,
             refreshes * tokens_again,
-            refreshes * refresh_bytes,
+            refreshes * refreshed,
         ),
     ]
     return work if refreshes else work[:-1]

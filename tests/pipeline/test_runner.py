@@ -82,6 +82,7 @@ def test_a_complete_stage_can_be_opened_and_its_second_run_writes_nothing(made: 
     assert weights == (artifact.path("policy") / "weights.txt").read_text()
     assert artifact.report["opening"] == ["It went well."]
     assert artifact.manifest["verdict"] == {"ok": True}
+    assert not (made / "r" / "toy" / "checkpoints").exists()  # of 8B: 196 GB
     artifact.verify()
     with pytest.raises(ArtifactError, match="has no table 'steps'; it has: values, labels, summary"):
         artifact.table("steps")

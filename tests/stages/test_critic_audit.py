@@ -37,6 +37,8 @@ def test_an_audit_without_a_usable_state_names_the_cause(
     chain, tmp_path, monkeypatch, capsys, damage, code, says, following
 ):
     monkeypatch.setattr(PLAYED, lambda *given: damage(in_fixed_order(*given)))
+    # As with shards of one task of more than fifty, each of which is a tolerable loss.
+    monkeypatch.setattr("stages.bodies.critic_report.refuse_outage", lambda *given: None)
     lab = chain.copy(tmp_path / "lab", *STAGES)
     options = ("tasks_per_split=4", "guided=false", "sibling_sets=0", "fit_tasks=0")
     assert lab.start("critic_report", *(f"critic_report.{option}" for option in options)) == code
@@ -44,6 +46,18 @@ def test_an_audit_without_a_usable_state_names_the_cause(
     assert says in error
     assert "continuations 0 could be graded" in error
     assert following in error
+
+
+def test_an_outage_ends_an_audit_and_the_same_command_goes_on(chain, tmp_path, monkeypatch, capsys):
+    lab = chain.copy(tmp_path / "lab", *STAGES)
+    options = ("tasks_per_split=4", "guided=false", "sibling_sets=0", "fit_tasks=0", "probe_rollouts=0")
+    options = tuple(f"critic_report.{option}" for option in options)
+    with monkeypatch.context() as patched:
+        patched.setattr(PLAYED, lambda *given: ungraded(in_fixed_order(*given)))
+        assert lab.start("critic_report", *options) == 5
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"\d+ tasks of shard 0 failed \(infra_error \d+\), 0 did not", said), said
+    assert lab.start("critic_report", *options) == 0
 
 
 def one_ungraded(rollouts, number):
@@ -123,6 +137,7 @@ def test_a_reference_that_could_not_be_measured_is_left_out_of_a_whole_audit(cha
     # 1 of 9 tasks; of 250 it is under 2 %
     monkeypatch.setattr("stages.bodies.critic_report.MAX_FAILED_SHARE", 0.2)
     monkeypatch.setattr("pipeline.artifacts.publish.MAX_FAILED_SHARE", 0.2)
+    monkeypatch.setattr("env.play.shards.MAX_FAILED_SHARE", 0.2)
     lab = chain.copy(tmp_path / "lab", *STAGES)
     assert lab.start("critic_report", "critic_report.fit_tasks=1") == 0
     report, whole = lab.artifact("critic_report").report, chain.artifact("critic_report").report

@@ -1,6 +1,8 @@
 """The pictures on a run's summary and on its actor's page say what their reports say."""
 
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,6 +200,9 @@ def test_the_summary_shows_a_comparison_that_is_there(
     for title in ("By level and split", "How it was learned", "Where the budget went", "Critic"):
         assert f"<h2>{title}</h2>" in html
     assert "Against opponents" not in html
+    with open("/dev/full", "w") as full:  # as behind `| head`
+        shown = [sys.executable, "-m", "stages.summary", lab.config]
+        assert subprocess.run(shown, cwd=Path(__file__).parents[2], stdout=full).returncode == 0
     real = command.Artifact.open
 
     def opened(run_dir: Any, stage: str) -> Any:

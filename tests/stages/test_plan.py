@@ -456,15 +456,23 @@ def test_the_plan_shows_each_stages_share(plan):
     audit = next(entry.rollouts for entry in planned if entry.stage == "critic_report")
     cells = [cell.strip() for cell in line.strip("│").split("│")]
     assert cells[1] == f"{audit:,}"
-    assert cells[3:6] == [f"{audit / rollouts:.0%}", "0", "-"]
+    assert cells[3:6] == [f"{audit / rollouts:.0%}", "0.0", "-"]
 
 
 def test_rollouts_take_disk_by_their_tokens_and_models_by_their_parameters():
     found = work("tasks.num_train=100", "sampling.max_response_tokens=1000", policy=10**9, critic=10**8)
-    assert found["rollouts"].stored_gb == pytest.approx(found["rollouts"].rollouts * 1000 * 4.2 / 1e9)
-    # Exported in fp32; of a trained one two checkpoints too, and one on its way, each with two moments.
-    assert found["sft"].stored_gb == pytest.approx(4 + 3 * 12)
-    assert found["critic"].stored_gb == pytest.approx(0.4 + 3 * 1.2)
+    assert found["rollouts"].kept_gb == pytest.approx(found["rollouts"].rollouts * 1000 * 4.2 / 1e9)
+    # Exported in fp32; while one is trained two checkpoints too, and one on its way, each with two moments.
+    gb = {stage: (done.kept_gb, done.passing_bytes / 1e9) for stage, done in found.items()}
+    assert gb["sft"] == pytest.approx((4, 3 * 12))
+    assert gb["critic"] == pytest.approx((0.4, 3 * 1.2))
     # A better look is exported, and a checkpoint of it saved, before the former one goes.
-    assert found["stored"].stored_gb == pytest.approx(2 * 4 + 3 * 12)
-    assert work("sft.num_updates=0", "sft.base=a model", policy=10**9)["sft"].stored_gb == pytest.approx(4)
+    assert gb["stored"] == pytest.approx((4, 4 + 3 * 12))
+    taken = work("sft.num_updates=0", "sft.base=a model", policy=10**9)["sft"]
+    assert (taken.kept_gb, taken.passing_bytes) == (pytest.approx(4), 0)
+
+
+def test_the_plan_says_what_checkpoints_take_while_a_stage_trains(plan):
+    more = 3 * 12 * PARAMETERS["8b"] / 1e9 + 4 * PARAMETERS["8b"] / 1e9  # a look's export of the stored phase
+    said = " ".join(plan(0, EIGHT_FULL).split())
+    assert f"while a stage trains, its checkpoints take up to {more:,.2f} GB of disk more" in said

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,21 +10,69 @@ from env.play.queue import play_in_one_queue
 from env.play.shards import commit_rollouts
 from env.play.units import Played
 from pipeline.artifacts.commit import Shard, Shards
+from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.signals import StopRequested
+from pipeline.errors import ArtifactError, ExitCode
+from pipeline.types import Event
 from tests.rollouts import rollout
 
 SCRIPTED = "engine.kind=scripted"
 
 
+def committed(
+    rewards: tuple[float | None, ...], failed: dict[str, int], num_items: int, before: int = 0
+) -> list[Any]:
+    """Returns what was committed of a shard with such rollouts; `before` of the stage's items have failed."""
+    counts: list[Any] = []
+    shards: Any = SimpleNamespace(
+        commit=lambda index, tables, **ended: counts.append((index, ended)),
+        counts=lambda: Counts(num_items, 0, {"timeout": before}, {}),
+        plan=SimpleNamespace(num_items=num_items, unit="rollouts"),
+        stage="labels",
+    )
+    event = Event("infra_error", 0, "timeout", detail="verdict: it took 10 s")
+    played = [
+        rollout(rollout_id=f"r{i}", reward=x, env_status="timeout", events=() if x is not None else (event,))
+        for i, x in enumerate(rewards)
+    ]
+    ids = (*(r.rollout_id for r in played), *(f"f{i}" for i in range(sum(failed.values()))), "solved")
+    commit_rollouts(shards, Shard(3, ids), Played(played, {"solved_earlier": 1}, failed))
+    return counts
+
+
 @pytest.mark.parametrize(("rewards", "done"), [((1.0, None, 0.0), 2), ((None, None), 0)])
 def test_rollouts_that_nobody_could_grade_have_failed_by_kind(rewards: tuple[Any, ...], done: int) -> None:
-    counts: list[Any] = []
-    shards: Any = SimpleNamespace(commit=lambda index, tables, **ended: counts.append((index, ended)))
-    played = [rollout(rollout_id=f"r{i}", reward=x, env_status="timeout") for i, x in enumerate(rewards)]
-    made = Played(played, {"solved_earlier": 1}, {"feedback_unreachable": 2})
-    commit_rollouts(shards, Shard(3, tuple(r.rollout_id for r in played)), made)
     failed = {"timeout": len(rewards) - done, "feedback_unreachable": 2}
-    assert counts == [(3, {"done": done, "failed": failed, "skipped": {"solved_earlier": 1}})]
+    ended = {"done": done, "failed": failed, "skipped": {"solved_earlier": 1}}
+    assert committed(rewards, {"feedback_unreachable": 2}, 200) == [(3, ended)]  # 2 % at most
+
+
+@pytest.mark.parametrize(
+    ("rewards", "failed", "num_items", "before", "said"),
+    [
+        ((1.0, 0.0), {"feedback_unreachable": 2}, 5, 0, None),  # too many, but as many did not
+        ((None, None, None), {}, 200, 1, None),  # all of a small shard: 2 % of the stage by now
+        ((None, None, None), {}, 200, 2, "3 rollouts of shard 3 failed (timeout 3), 0 did not"),
+        (
+            (None, None, 0.0),
+            {"feedback_unreachable": 2},
+            150,
+            0,
+            "labels: 4 rollouts of shard 3 failed (timeout 2, feedback_unreachable 2), 1 did not, and later "
+            "ones would fail too. Most often: verdict: it took 10 s. Next: ",
+        ),
+        ((), {"unreachable": 4}, 5, 0, "(unreachable 4), 0 did not, and later ones would fail too. Next: "),
+    ],
+)
+def test_an_outage_ends_a_stage_at_its_first_shard_which_is_not_committed(
+    rewards: tuple[Any, ...], failed: dict[str, int], num_items: int, before: int, said: str | None
+) -> None:
+    if said is None:
+        assert len(committed(rewards, failed, num_items, before)) == 1
+        return
+    with pytest.raises(ArtifactError, match=re.escape(said)) as raised:
+        committed(rewards, failed, num_items, before)
+    assert raised.value.code == ExitCode.FAILED_ITEMS
 
 
 @pytest.mark.parametrize("stage", ["rollouts", "labels"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts.manifest import read_manifest
+from pipeline.errors import ExitCode
 from tests.stages.conftest import Lab
 
 ROOT = Path(__file__).parents[2]
@@ -48,3 +49,10 @@ def test_tasks_that_are_made_are_complete_though_their_table_cannot_be_printed(e
         command = [sys.executable, "-m", "stages.tasks", empty.config]
         assert subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE).returncode == 0
     assert read_manifest(empty.run_dir / "tasks") is not None
+
+
+@pytest.mark.parametrize("module", ["round", "nodes", "summary"])
+def test_a_refusal_that_cannot_be_printed_keeps_its_exit_code(tmp_path: Path, module: str) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", f"stages.{module}", str(tmp_path / "none.yaml")]
+        assert subprocess.run(command, cwd=ROOT, stderr=full).returncode == ExitCode.CONFIG
