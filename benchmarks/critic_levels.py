@@ -11,7 +11,9 @@ bare states:
     words       it reads those verdicts among the steps
 
 Beside them `errors so far alone`, a regression on those counts, and `trees on what is visible`, both fitted
-on other companies' audited states. `over none`: what a critic has in EV_within over `none`, paired by state.
+on other companies' audited states; `features, trees`, which are told what `features` is and take the place of
+its calibrator, fitted on the same states; `4 continuations`: their mean, judged by the other four.
+`over none`: what a critic has in EV_within over `none`, paired by state.
 """
 
 import sys
@@ -20,17 +22,21 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.feature_extraction import DictVectorizer
 
 from benchmarks._critics import audit_of, fitted, values_of
 from benchmarks._material import CONFIG, Material, material_of
 from benchmarks._results import Criteria, Row, at_least, measured, remembered
 from benchmarks._run import Asked, Benchmark, main
-from critics.audit.baselines import BASELINES
+from critics.audit.baselines import BASELINES, split_counts
 from critics.audit.data import AuditData
 from critics.audit.measures import gained_within
 from critics.audit.measures import measure as measures_of
 from critics.audit.reference_critics import VISIBLE_ALONE, reference_critics
-from critics.privileged import Kind
+from critics.fit.data import fit_data
+from critics.frozen.critic import load, read_value_logits
+from critics.privileged import Kind, counts_of
 from pipeline.statistics import ClusterBootstrap
 
 SETTINGS = (
@@ -60,12 +66,39 @@ def measure(asked: Asked) -> Iterator[Row]:
     references = {
         "errors so far alone": replace(none, p=BASELINES["errors_so_far"](none)),
         "trees on what is visible": reference_critics(none, seed, "words")[VISIBLE_ALONE],
+        "features, trees": with_trees(material),
+        "4 continuations": split_counts(none, 4, seed),
     }
     for name, audit in {"none": none, **references}.items():
         yield from by_level(name, audit, none, seed)
     for told in TOLD:
         path = material.folder / "levels" / f"{told}.json"
         yield from remembered(path, material.key("levels", told), partial(rows_of, material, told, none))
+
+
+def with_trees(material: Material) -> AuditData:
+    """Returns the audit with values of trees on the critic's logit, the step and the verdicts before it.
+
+    They are fitted on the outcomes that the calibrator is fitted on.
+    """
+    labels, rule, _ = material.labels("soft")
+    data = fit_data(labels, material.rollouts, material.tasks, material.part_of(), rule=rule)
+    states, critic = data.calibration, load(material.folder / "critic" / "critic")
+    positions = [states.position[states.row == row] for row in range(len(states.rows))]
+    z = read_value_logits(critic.model, states.rows, positions, critic.micro_batch_tokens)
+    counts = DictVectorizer(sparse=False)
+    told = counts.fit_transform(states.told)
+    trees = HistGradientBoostingClassifier(  # as those of the reference
+        learning_rate=0.1, max_iter=60, max_leaf_nodes=12, min_samples_leaf=40, random_state=0
+    )
+    features = np.column_stack([np.concatenate(z), states.step_index, told])
+    trees.fit(features, states.num_success > 0)
+    audited = [r for r in material.audited if r.rollout_id in material.values]
+    values = {}
+    for rollout, logits in zip(audited, critic.value_logits(audited), strict=True):
+        steps, before = [step.step_index for step in rollout.steps], counts.transform(counts_of(rollout))
+        values[rollout.rollout_id] = trees.predict_proba(np.column_stack([logits, steps, before]))[:, 1]
+    return audit_of(material, values)
 
 
 def rows_of(material: Material, told: Kind, none: AuditData) -> list[Row]:

@@ -3,8 +3,8 @@
     python -m benchmarks.recurring --seeds 0 --results benchmarks/results
 
 As benchmarks/sparse.py, whose page says the rest. Each seed has a start of its own, from a policy that
-configs/phone-l3-tiny.yaml teaches with that seed, shown how to heed feedback besides. A seed takes an hour
-and three quarters of one core.
+configs/phone-l3-tiny.yaml teaches with that seed, shown how to heed feedback besides. A seed takes some two
+and a half hours of one core.
 """
 
 import sys
