@@ -58,7 +58,7 @@ def test_an_actor_that_takes_turns_is_the_actor_that_does_not(chain, tmp_path, m
     monkeypatch.setattr(Turns, "_take", counted)
     lab = chain.copy(tmp_path / "lab", *CRITIC)
     assert lab.start("actor") == 0
-    iterations = max(state["iterations"] for state in lab.checkpoints("actor"))
+    iterations = 1 + max(rollout.iteration for rollout in lab.rollouts("actor"))
     trainer, reference, engine = sorted(set(taken))  # as they are made
     last_look = [engine, trainer]
     assert taken[taken.index(engine) :] == [engine, reference, trainer] * iterations + last_look
