@@ -1,10 +1,10 @@
 """What levers came to, as a table of docs/results.md."""
 
-from benchmarks import levers, sparse_levers
+from benchmarks import levers, sparse_grid, sparse_levers
 from benchmarks._levers import COUNTED, TO_THRESHOLD
 from benchmarks._tables import grid, rows_of, with_bounds
 
-KNOWN = {"levers": levers.LEVERS, "sparse_levers": sparse_levers.LEVERS}
+KNOWN = {each.__name__.rpartition(".")[2]: each.LEVERS for each in (levers, sparse_grid, sparse_levers)}
 COLUMNS = {
     "success at the end": "success at the end",
     "rollouts": "rollouts",

@@ -5,28 +5,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import levers, sparse_levers
+from benchmarks import levers, sparse_grid, sparse_levers
 from benchmarks._levers import Levers, ahead, config_with
 from pipeline.comparison import Curve
 from pipeline.config import config_of
 from stages.settings import Config
 from stages.wiring.arms import ArmRun, runs_of
 
-KNOWN = {"dense": levers.LEVERS, "sparse": sparse_levers.LEVERS}
+KNOWN = {"levers": levers.LEVERS, "sparse_levers": sparse_levers.LEVERS, "sparse_grid": sparse_grid.LEVERS}
 
 
 @pytest.fixture(scope="module", params=KNOWN)
-def regime(request: pytest.FixtureRequest) -> str:
+def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def known(regime: str) -> Levers:
-    return KNOWN[regime]
+def known(name: str) -> Levers:
+    return KNOWN[name]
 
 
 @pytest.fixture(scope="module")
-def runs(regime: str, known: Levers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ArmRun]:
+def runs(name: str, known: Levers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ArmRun]:
+    regime = "sparse" if name.startswith("sparse") else "dense"
     config = config_of(Config, config_with(regime, known, list(known)), [], "levers")
     return {run.arm: run for run in runs_of(config, Path(tmp_path_factory.mktemp("home"))) if run.seed == 3}
 
