@@ -157,6 +157,10 @@ def test_the_schedule_is_a_constant_and_then_a_cosine_and_starts_at_the_base_rat
     assert rate(0) == rate(3) == 1e-2
     assert rate(4) == pytest.approx(3e-3)
     assert rate(plan.total) == pytest.approx(3e-4)
+    span = plan.total - plan.head
+    for done in (0.25, 0.5):
+        share = 0.1 + 0.9 * (1 + np.cos(np.pi * round(span * done) / span)) / 2
+        assert rate(plan.head + round(span * done)) == pytest.approx(3e-3 * share)
     assert {0, plan.head, plan.total} <= plan.evaluations
     assert len(plan.evaluations) == 2 + 6
     weights, targets = weighted(rows)

@@ -136,6 +136,19 @@ def test_an_audit_pairs_neighbours_of_one_rollout_and_refuses_impossible_counts(
             replace(audit, **changes)
 
 
+def test_the_task_rate_counts_rollouts_of_the_states_own_context() -> None:
+    """A task fails bare and succeeds after feedback: the other three failures say what a bare state is worth."""
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=8, rollouts_per_task=8)
+    context = np.array(["bare", "guided"] * 4)
+    rollouts = tuple(
+        replace(r, context=str(c), reward=float(c == "guided"))
+        for r, c in zip(audit.rollouts, context, strict=True)
+    )
+    audit = replace(audit, context=np.repeat(context, 4), rollouts=rollouts)
+    audit = replace(audit, k=np.where(audit.context == "bare", 0, audit.K))
+    assert task_rate(audit) == pytest.approx(np.where(audit.context == "bare", 0, 1), abs=0.05)
+
+
 def test_the_task_rate_leaves_the_states_own_rollout_out() -> None:
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=4)
     rewards = [r.reward for r in audit.rollouts]

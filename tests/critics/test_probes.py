@@ -77,8 +77,10 @@ def test_first_errors_are_counted_against_the_verifiers() -> None:
         replace(r, values=(0.8, 0.8, 0.8, 0.9), statuses=("ok",) * 4, reward=1.0),  # none, rightly
         replace(r, values=(0.8, 0.1, 0.8, 0.9), statuses=("ok",) * 4, reward=1.0),  # seen where none is
         replace(r, context="guided"),
+        replace(r, values=(0.8, 0.8, 0.1, 0.1), statuses=wrong, reward=None),
     ]
     assert predicted_error([0.5, 0.6, 0.55], 1.0) is None
+    assert predicted_error([0.5, 0.36, 0.2, 0.5], 1.0) == 1  # by .14, then .16
     assert predicted_error([0.5, 0.6, 0.55], 0.0) == 2  # after the last step the value is the reward
     found = first_error(rollouts)
     assert (found["num_wrong"], found["num_right"]) == (2, 2)

@@ -3,9 +3,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from critics.audit.siblings import Siblings, reference_size, sibling_measures, top_share
+from critics.audit.siblings import (
+    Siblings,
+    measured_siblings,
+    reference_size,
+    sibling_measures,
+    top_share,
+)
 from critics.report import gate
-from tests.critics.conftest import PASSING
+from pipeline.steps import state_tokens
+from tests.critics.conftest import PASSING, make_rollout
 
 
 def sets_of(distort, *, num_sets: int = 100, size: int = 4, K: int = 32, seed: int = 0) -> Siblings:
@@ -55,6 +62,31 @@ def test_eight_continuations_are_judged_by_the_others_only() -> None:
     assert found["sibling_reference_excess"].low < 0 < found["sibling_reference_excess"].high
     few, _ = sibling_measures(sets_of(lambda V, rng: V, K=2), num_resamples=100)
     assert np.isnan(few["sibling_reference"].value)
+
+
+def test_a_sibling_has_the_value_of_the_state_behind_it() -> None:
+    parent = make_rollout("p")
+    siblings = [
+        make_rollout(
+            name, num_steps=2, kind="sibling", parent_rollout_ids=("p",), start_step_index=1,
+            prompt_token_ids=state_tokens(parent, 1),
+        )
+        for name in ("a", "b", "c")
+    ]  # fmt: skip
+    after = [
+        make_rollout(f"{s}{i}", kind="after_sibling", parent_rollout_ids=(s,), reward=reward)
+        for s, rewards in (("a", (1.0, 0.0, None)), ("b", (0.5, 0.5)), ("c", (1.0, None)))
+        for i, reward in enumerate(rewards)
+    ]
+    found = measured_siblings(
+        [*siblings, *after],
+        {"p": parent},
+        lambda rollouts: [np.arange(3) / 10 + ("ab".index(r.rollout_id) + 1) / 100 for r in rollouts],
+        {"t0": "company"},
+    )
+    assert (found.set_id.tolist(), found.cluster.tolist()) == (["p", "p"], ["company", "company"])
+    assert found.p == pytest.approx([0.21, 0.22])  # before step 2
+    assert (found.k.tolist(), found.K.tolist(), found.squares.tolist()) == ([1, 1], [2, 2], [1, 0.5])
 
 
 def test_a_reference_takes_half_of_the_continuations_and_leaves_two_at_least() -> None:

@@ -357,9 +357,11 @@ def test_continuations_after_feedback_do_not_move_the_targets_of_bare_states() -
     def targets_of_bare(success_after_feedback: float) -> dict[str, float]:
         rollouts, continuations = [], {}
         for i in range(60):
-            parent = make_rollout(f"r{i}", task=f"t{i}", num_steps=3, reward=float(i % 2), guided=i % 3 == 0)
+            guided = i % 3 == 0
+            own = success_after_feedback if guided else float(i % 2)
+            parent = make_rollout(f"r{i}", task=f"t{i // 3}", num_steps=3, reward=own, guided=guided)
             rollouts.append(parent)
-            reward = success_after_feedback if parent.guided else float(i % 4 == 0)
+            reward = success_after_feedback if guided else float(i % 4 == 0)
             continuations |= sampled(parent, 1, [reward] * 4)
         labels, _ = build(rollouts, continuations, 2.0)
         return {f"{x.rollout_id} {x.step_index}": x.target for x in labels if x.context == "bare"}

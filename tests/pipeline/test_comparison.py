@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
+from scipy.stats import norm, ttest_1samp
 from sklearn.isotonic import IsotonicRegression
 
 from pipeline.comparison import (
@@ -15,7 +15,7 @@ from pipeline.comparison import (
     spread_over_training,
     success_at,
 )
-from pipeline.few_seeds import holm, p_value
+from pipeline.few_seeds import holm, p_value, student_p
 from pipeline.statistics import interval_dict
 
 COSTS = np.linspace(0, 1000, 11)
@@ -123,6 +123,35 @@ def test_p_and_interval_of_few_seeds_are_those_of_a_paired_t_test(seeds: int) ->
     bounds = wanted.confidence_interval()
     assert found.difference.low == pytest.approx(bounds.low, abs=0.015)
     assert found.difference.high == pytest.approx(bounds.high, abs=0.015)
+
+
+def test_bounds_of_one_seed_are_those_of_its_clusters() -> None:
+    """Of 200 tasks that succeed or fail, half of them; in pairs of arms that share none of their luck."""
+    rng = np.random.default_rng(7)
+    first, second = (
+        [Curve(np.array([0.0, 10.0]), np.tile(rng.permutation(200) < 100, (2, 1)) * 1.0, np.ones((2, 200)))]
+        for _ in range(2)
+    )
+    alone = mean_success(first, np.array([10.0]), seed=0)[0]
+    width = 2 * norm.ppf(0.975) * np.sqrt(0.25 / 200)
+    assert alone.high - alone.low == pytest.approx(width, rel=0.1)
+    found = compared(first, second, budget=10, threshold=0.9, seed=0)
+    gains = first[0].won[1] - second[0].won[1]
+    width = 2 * norm.ppf(0.975) * gains.std() / np.sqrt(200)
+    assert found.difference.high - found.difference.low == pytest.approx(width, rel=0.1)
+
+
+def test_p_of_one_seed_is_that_of_a_normal_distribution() -> None:
+    draws = np.random.default_rng(8).normal(0.1, 0.05, 4000)
+    assert student_p(0.1, draws, 1) == pytest.approx(2 * norm.sf(0.1 / draws.std()))
+    assert student_p(0.1, draws, 2) > 0.3  # Student's, of one degree of freedom
+
+
+def test_bounds_of_a_rate_stay_within_it_and_those_of_other_returns_need_not() -> None:
+    high = mean_success([looked_at(0.9), looked_at(0.99)], np.array([10.0]), 0)[0]
+    assert (high.low > 0, high.high) == (True, 1.0)
+    prices = mean_success([looked_at(-0.1), looked_at(-0.01)], np.array([10.0]), 0)[0]
+    assert prices.low < -0.5 < 0.2 < prices.high
 
 
 def test_where_nothing_varies_there_are_no_bounds_and_no_p() -> None:

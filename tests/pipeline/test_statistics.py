@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.statistics import ClusterBootstrap, wilson
+from pipeline.statistics import ClusterBootstrap, Interval, interval_of_draws, wilson
 
 
 def test_clustered_interval_has_the_width_of_independent_clusters_not_rows() -> None:
@@ -16,6 +16,12 @@ def test_clustered_interval_has_the_width_of_independent_clusters_not_rows() -> 
     assert interval.high - interval.low == pytest.approx(2 * 1.96 * standard_error, rel=0.08)
     naive = ClusterBootstrap(np.arange(1000)).mean(rows)
     assert naive.high - naive.low < 0.3 * (interval.high - interval.low)
+
+
+def test_bounds_lie_on_the_resample_outside_of_the_level_that_is_asked_for() -> None:
+    draws = np.arange(101.0)
+    assert interval_of_draws(50.0, draws, level=0.91) == Interval(50.0, 4.0, 96.0)
+    assert interval_of_draws(50.0, np.array([np.nan, *draws[1:]]), level=0.99).low == -np.inf
 
 
 def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:

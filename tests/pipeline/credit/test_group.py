@@ -83,6 +83,14 @@ def test_a_price_weighs_as_much_as_success_unless_a_whole_update_gives_the_scale
         np.testing.assert_allclose(by_update, plain, rtol=1e-5)
 
 
+def test_the_scale_of_a_whole_update_has_penalties_in_it() -> None:
+    sets = [plain_set([1, 0]), plain_set([1, 1], shaping=[0.0, -0.5])]
+    found = replace(DECOUPLED_CLIP, scale_rewards="batch").credit(sets, {})[0]
+    totals = np.array([[1, 0], [1, 0.5]])
+    wanted = (totals - totals.mean(axis=1, keepdims=True)) / totals.std(ddof=1)
+    np.testing.assert_allclose([steps[0] for steps in found], wanted.ravel(), rtol=1e-5)
+
+
 def test_modes_are_as_published() -> None:
     assert DECOUPLED_CLIP.loss == LossOptions(0.2, 0.28, 10.0, 0.0, "token")
     assert GRPO.loss == LossOptions(0.2, 0.2, None, 1e-3, "rollout")

@@ -19,6 +19,8 @@ def test_what_succeeded_in_its_last_visits_rests_for_five_iterations() -> None:
     assert names_of("abcdefghi", history, "uniform", 3) == "cdefghi"
     assert names_of("abcdefghi", history, "uniform", 7) == "cdefghi"
     assert names_of("abcdefghi", history, "uniform", 8) == "abcdefghi"
+    nearly: History = {"a": (2, [1.0] * 9 + [0.9]), "b": (2, [1.0] * 7 + [0.8])}  # p .99 and .975
+    assert names_of("abcdefghi", nearly, "all_right", 3) == "bcdefghi"
 
 
 def test_a_fifth_comes_back_at_random_if_over_half_would_rest() -> None:

@@ -52,5 +52,9 @@ def test_a_bare_rollout_counts_only_if_another_one_failed() -> None:
     both = [*first, *of("b", (0, 0), (1, 1)), *of("c", (1, 1), ()), *of("d", (0, 0), ())]
     assert reliance(both)["retried/first_try"] == pytest.approx(1 / 3)
     assert reliance(both)["retried/with_feedback"] == pytest.approx(2.5 / 3)
+    graded = of("e", (0.85, 1), (1,))  # what is not wholly right is tried again
+    assert reliance(graded)["retried/first_try"] == 1.0
+    branch = replace(first[0], rollout_id="branch", kind="sibling", reward=0.0)
+    assert reliance([*first, branch]) == reliance(first)
     assert reliance(of("a", (0,), (1,))) == {}  # nobody else's failure led there
     assert reliance([replace(r, reward=None) if r.guided else r for r in first]) == {}

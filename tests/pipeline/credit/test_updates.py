@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.credit import DECOUPLED_CLIP, GRPO, Credit, VDapo
+from pipeline.credit.verifier_steps import VerifierSteps
 from pipeline.credit.sets import thinned
 from pipeline.credit.updates import BaselineSets, Update, scored
 from pipeline.types import Rollout
@@ -40,6 +41,7 @@ def half(rollouts: list[Rollout]) -> dict[str, np.ndarray]:
         (DECOUPLED_CLIP, 1, {"single": 1, "all_right": 2, "all_wrong": 1}),
         (VDapo(alpha=0.0, baseline="group_mean"), 1, {"single": 1, "all_right": 2, "all_wrong": 1}),
         (VDapo(), 5, {}),
+        (VerifierSteps(), 1, {"single": 1, "all_right": 2, "all_wrong": 1}),
     ],
 )
 def test_the_sets_that_a_mode_leaves_out_are_counted_by_kind(

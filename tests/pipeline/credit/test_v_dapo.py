@@ -79,6 +79,9 @@ def test_in_all_wrong_sets_verified_steps_gain_and_the_located_error_loses_whate
         assert second[1] == 0  # the verifier objects
     mixed = make_set([1, 0], [EXACT, EXACT])
     assert run(VDapo(**at), mixed)[1][0] < 0  # elsewhere lam holds
+    right = make_set([1, 1], [EXACT, EXACT], [[1, 1, 1, -1], [0, -1, 1, -1]])
+    for own in run(VDapo(lam=1.0, **at), right):  # R - V, whatever the verifier says
+        np.testing.assert_allclose(own, 1 - np.array(EXACT))
 
 
 def test_both_parts_add_up_by_hand() -> None:

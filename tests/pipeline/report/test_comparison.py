@@ -122,6 +122,9 @@ def test_one_seed_has_bounds_over_tasks_and_no_p() -> None:
     report = comparison_report(rows, spending, method="ours", threshold=0.5, failed={})
     [line] = claims_of(report, "rollouts")
     assert line.count("(p unknown of one seed)") == 2
+    [claim] = report["measures"]["rollouts"]["claims"]
+    for figure in (claim["difference"], claim["ratio"]):
+        assert figure["low"] < figure["value"] < figure["high"]
 
 
 def test_an_arm_that_never_reaches_the_threshold_bounds_the_ratio() -> None:
