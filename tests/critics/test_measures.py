@@ -9,9 +9,10 @@ from critics.audit import forecast
 from critics.audit import measures as quality
 from critics.audit.baselines import PRIORS, constant, position_only, task_rate
 from critics.audit.calibration_error import calibration, equal_mass_bins
-from critics.audit.data import AuditData
+from critics.audit.data import AuditData, audited_states
 from pipeline.statistics import ClusterBootstrap
-from tests.critics.conftest import make_audit
+from pipeline.types import StateRef
+from tests.critics.conftest import make_audit, make_rollout, make_task
 
 
 def true_measures(p: np.ndarray, V: np.ndarray) -> dict[str, float]:
@@ -136,8 +137,28 @@ def test_an_audit_pairs_neighbours_of_one_rollout_and_refuses_impossible_counts(
             replace(audit, **changes)
 
 
+def test_audited_states_are_those_with_two_graded_continuations() -> None:
+    """Steps begin at tokens 0, 4, 8, 12 of a budget of 64."""
+    rollout = make_rollout("r")
+
+    def audited(*rewards: list[float]) -> AuditData:
+        at = {StateRef("r", i, "bare"): own for i, own in enumerate(rewards)}
+        values, exact = {"r": np.array([0.1, 0.2, 0.3, 0.4])}, {"r": [0.5, 0.6, 0.7, 0.8]}
+        return audited_states([rollout], at, values, {"t0": make_task("t0", "val")}, solver_values=exact)
+
+    found = audited([1.0, 1.0, 0.0], [1.0], [0.0, 0.0])
+    assert found.step_index.tolist() == [0, 2]
+    assert found.position.tolist() == [0, 8 / 64]
+    assert (found.p.tolist(), found.v_star.tolist()) == ([0.1, 0.3], [0.5, 0.7])
+    assert (found.k.tolist(), found.K.tolist()) == ([2, 0], [3, 2])
+    assert found.squares is None  # of 0 and 1 they are k
+    assert audited([0.5, 1.0]).squares.tolist() == [1.25]  # type: ignore[union-attr]
+    assert len(audited([1.0])) == 0
+    assert [r.rollout_id for r in audited([1.0]).rollouts] == ["r"]
+
+
 def test_the_task_rate_counts_rollouts_of_the_states_own_context() -> None:
-    """A task fails bare and succeeds after feedback: the other three failures say what a bare state is worth."""
+    """A task fails bare and succeeds after feedback; neither says anything of the other."""
     audit, _ = make_audit(lambda V, rng: V, num_rollouts=8, rollouts_per_task=8)
     context = np.array(["bare", "guided"] * 4)
     rollouts = tuple(

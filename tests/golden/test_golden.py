@@ -24,7 +24,7 @@ def test_numbers_are_what_they_were(backend: str) -> None:
     assert found == pytest.approx(golden, rel=TOLERANCE.get(backend, 1e-4), abs=1e-7)
 
 
-def test_training_backends_agree() -> None:
+def test_what_training_backends_recorded_agrees() -> None:
     torch, deepspeed = (
         json.loads((Path(__file__).parent / f"{name}.json").read_text("utf-8"))
         for name in ("torch", "deepspeed")

@@ -217,8 +217,13 @@ def test_what_a_refresh_sampled_counts_in_the_budget(chain, tmp_path):
 
 
 def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain):
+    for policy in ("start", "actor"):
+        of_policy_follow_from_the_rollouts(chain, policy)
+
+
+def of_policy_follow_from_the_rollouts(chain, policy):
     report = chain.artifact("evaluation").report
-    own = [r for r in chain.rollouts("evaluation") if r.policy_digest == report["policies"]["start"]]
+    own = [r for r in chain.rollouts("evaluation") if r.policy_digest == report["policies"][policy]]
     sampled = [r for r in own if r.temperature > 0]
     chains: dict[str, float] = {}
     for r in sampled:
@@ -228,7 +233,7 @@ def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain):
         "greedy": np.mean([r.reward for r in own if r.temperature == 0]),
         "with_feedback": np.mean(list(chains.values())),
     }
-    measured = {name: measure["all"]["start"]["value"] for name, measure in report["measures"].items()}
+    measured = {name: measure["all"][policy]["value"] for name, measure in report["measures"].items()}
     assert {name: measured[name] for name in expected} == pytest.approx(expected)
 
 

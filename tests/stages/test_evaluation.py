@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stages.wiring.player
 from env.play.chains import Group
-from pipeline.types import Event
+from pipeline.types import Event, Task
 from stages.wiring import build
 from stages.wiring.evaluated import compare, compare_events, successes
 
@@ -69,6 +70,21 @@ def test_a_chain_without_an_answer_is_no_failure(chain: Any) -> None:
     nothing = compare({}, {}, list(chain.tasks().values()), seed=0)
     assert nothing["tasks"] == 0
     assert nothing["gain"] == {"value": None, "low": None, "high": None}
+
+
+def test_a_gain_is_paired_by_task_and_resamples_clusters() -> None:
+    """40 clusters of ten tasks that do alike: as many numbers. What both policies share drops out."""
+    rng = np.random.default_rng(0)
+    tasks = [Task(f"t{i}", "phone", "val", 1, (), "rule", "", "calls", f"c{i // 10}", 0) for i in range(400)]
+    shared, gains = np.repeat(rng.uniform(0, 0.5, 40), 10), np.repeat(rng.uniform(0, 0.4, 40), 10)
+    start = {task.task_id: [x, x] for task, x in zip(tasks, shared, strict=True)}
+    actor = {task.task_id: [x] for task, x in zip(tasks, shared + gains, strict=True)}
+    found = compare(start, actor | {"nobody's": [1.0]}, tasks, seed=0)
+    assert (found["tasks"], found["rollouts"]) == (400, 800)
+    for name, of in (("start", shared), ("actor", shared + gains), ("gain", gains)):
+        assert found[name]["value"] == pytest.approx(of.mean())
+        width = 2 * 1.96 * of.std() / np.sqrt(40)
+        assert found[name]["high"] - found[name]["low"] == pytest.approx(width, rel=0.15)
 
 
 def test_events_of_first_tries_are_counted_by_rollout(chain: Any) -> None:

@@ -36,6 +36,28 @@ def test_gold_is_always_accepted_for_itself(pair: Pair) -> None:
     assert judge(pair.gold, pair.gold, nobody) == Judgement(True)
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer", "wrong"),
+    [
+        ("2 feet", "24 inches", "25 inches"),
+        ("1 yard", "3 feet", "4 feet"),
+        ("1 mile", "5280 feet", "5000 feet"),
+        ("1 inch", "25.4 mm", "25 mm"),
+        ("2 minutes", "120 seconds", "200 seconds"),
+        ("2 days", "48 hours", "24 hours"),
+        ("1 week", "7 days", "5 days"),
+        ("3 grams", "3000 mg", "300 mg"),
+        ("2 kg", "2000 g", "200 g"),
+        ("1 tonne", "1000 kg", "100 kg"),
+        ("1 liter", "1000 ml", "100 ml"),
+        (r"\frac{1}{6}", r"0.1\overline{6}", r"0.\overline{16}"),
+    ],
+)
+def test_every_unit_has_its_size(gold: str, answer: str, wrong: str) -> None:
+    assert judge(gold, answer, nobody) == judge(answer, gold, nobody) == Judgement(True)
+    assert judge(gold, wrong, nobody) == Judgement(False, "unequal")
+
+
 def test_an_answer_is_the_last_balanced_box_after_all_thoughts() -> None:
     assert extract(r"\boxed{\frac{1}{2}} or \boxed{ {3} } or \boxed{4") == "{3}"
     assert extract(r"<think>\boxed{1}</think> it is \boxed{2}") == "2"

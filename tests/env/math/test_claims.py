@@ -37,6 +37,10 @@ def word(line: str, question: str = "", modulus: int | None = None) -> str:
         ("1/3 = 0.33", "ok"),
         ("2/3 = 0.66", "unknown"),  # cut off, not rounded
         ("2/3 = 0.7", "ok"),
+        ("1/8 = 0.13", "ok"),  # a half may be rounded either way
+        ("1/8 = 0.12", "ok"),
+        ("2 hours * 1 = 120 minutes", "unknown"),
+        ("120 minutes * 1 = 2 hours", "unknown"),
         ("2/3 = 0.69", "wrong"),
         ("100/3 = 33", "unknown"),
         ("100/3 ≈ 33", "unknown"),
@@ -108,6 +112,12 @@ def test_of_two_solutions_one_alone_is_no_error() -> None:
     question = "Solve x^2 - 5x + 6 = 0."
     found = [word(line, question) for line in ("(x - 2)(x - 3) = 0", "x = 2", "x = 4")]
     assert found == ["ok", "unknown", "wrong"]
+
+
+def test_modulo_a_number_the_right_side_is_its_rest() -> None:
+    """Or feedback would say 104 where the answer is 4."""
+    [chain] = chains(tokens("95 + 9 = 5", prose=True))
+    assert [claim.right for claim in checked(chain, Known(100))] == [4]
 
 
 def test_modulo_a_number_equal_rests_are_equal() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pipeline.credit import DECOUPLED_CLIP, GRPO, Credit, VDapo
-from pipeline.credit.verifier_steps import VerifierSteps
 from pipeline.credit.sets import thinned
 from pipeline.credit.updates import BaselineSets, Update, scored
+from pipeline.credit.verifier_steps import VerifierSteps
 from pipeline.types import Rollout
 from tests.rollouts import rollout
 
