@@ -25,7 +25,7 @@ class Shifted:
 
 def test_a_gap_is_the_mean_size_over_sampled_tokens_of_all_rows() -> None:
     def sampled(*logprobs: float) -> Any:
-        return Generation("r", token_ids=(7,) * len(logprobs), logprobs=logprobs, finish_reason="stop")
+        return Generation("r", [7] * len(logprobs), list(logprobs), finish_reason="stop")
 
     trainer: Any = Shifted([5.0, 0.2, -0.2], [5.0, 5.0, 0.5])  # prompts are nobody's: 5 counts nowhere
     found = engine_trainer_gap(trainer, [([1], sampled(-1.0, -2.0)), ([1, 2], sampled(-3.0))])
