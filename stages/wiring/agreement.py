@@ -14,10 +14,10 @@ from pipeline.training import Trainer
 from pipeline.training.policy_update import engine_trainer_gap, logprob_gap
 from pipeline.types import Rollout, Task
 from stages.wiring.learner import Learner
-from stages.wiring.refusals import refuse_disagreement
+from stages.wiring.refusals import MAX_LOGPROB_GAP, MAX_PROBE_GAP, refuse_disagreement
 
 NUM_PROMPTS, PROMPT_TOKENS = 8, 16  # compared after every weight sync, unless more replicas got weights
-NUM_ROLLOUTS = 16  # of an iteration, or of the last look
+NUM_ROLLOUTS = 16  # of an iteration, or of the last look, evenly spaced, so of most replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,15 @@ class Agreement:
         return cls(team, probe, learner.trainer, iteration, half_precision)
 
     def on(self, rollouts: Sequence[Rollout]) -> float:
-        """Returns the gap, in nats a token, on some of what the engine has sampled since.
+        """Returns the gap, in nats a token, on some of what the engine has sampled since, else on the probe.
 
         Raises ArtifactError, code QUALITY, if it is too wide, or that on the probe is.
         """
-        self._small(engine_trainer_gap(self.trainer, self.probe))
-        return self._small(logprob_gap(self.trainer, rollouts[:NUM_ROLLOUTS]))
-
-    def _small(self, gap: float) -> float:
-        refuse_disagreement(gap, self.iteration, half_precision=self.half_precision)
+        gap = engine_trainer_gap(self.trainer, self.probe)
+        refuse_disagreement(gap, self.iteration, MAX_PROBE_GAP[self.half_precision])
+        # One whose environment failed at its start, or whose prompt was too long, has no token to compare.
+        sampled = [rollout for rollout in rollouts if rollout.num_trainable_tokens]
+        if some := sampled[:: max(1, len(sampled) // NUM_ROLLOUTS)][:NUM_ROLLOUTS]:
+            gap = logprob_gap(self.trainer, some)
+            refuse_disagreement(gap, self.iteration, MAX_LOGPROB_GAP[self.half_precision])
         return gap

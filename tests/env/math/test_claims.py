@@ -39,8 +39,9 @@ def word(line: str, question: str = "", modulus: int | None = None) -> str:
         ("2/3 = 0.7", "ok"),
         ("1/8 = 0.13", "ok"),  # a half may be rounded either way
         ("1/8 = 0.12", "ok"),
-        ("2 hours * 1 = 120 minutes", "unknown"),
-        ("120 minutes * 1 = 2 hours", "unknown"),
+        ("He ran 10 + 2 = 720 minutes.", "unknown"),
+        ("He ran 700 + 20 = 12 hours.", "unknown"),
+        ("He ran 10 + 2 = 721 minutes.", "wrong"),
         ("2/3 = 0.69", "wrong"),
         ("100/3 = 33", "unknown"),
         ("100/3 ≈ 33", "unknown"),
