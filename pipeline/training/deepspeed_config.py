@@ -11,7 +11,8 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "zero_optimization.stage": (2, 3),
     "zero_optimization.offload_param.device": (None, "none"),
     "fp16.enabled": (None, False),  # bf16 or fp32
-    # Master weights, moments and sums of gradients are fp32, and an update that is no number is skipped.
+    # Master weights, moments and sums over micro-batches are fp32 (gradients cross ranks in bf16 unless
+    # communication_data_type says otherwise), and an update that is no number is skipped.
     "bf16.bf16_master_weights_and_grads": (None, False),
     "bf16.bf16_optimizer_states": (None, False),
     "bf16.check_grad_overflow": (None, True),
