@@ -4,7 +4,7 @@ from benchmarks import levers, sparse_grid, sparse_levers
 from benchmarks._levers import COUNTED, TO_THRESHOLD
 from benchmarks._tables import grid, rows_of, with_bounds
 
-KNOWN = {each.__name__.rpartition(".")[2]: each.LEVERS for each in (levers, sparse_grid, sparse_levers)}
+KNOWN = {"levers": levers.LEVERS, "sparse_grid": sparse_grid.LEVERS, "sparse_levers": sparse_levers.LEVERS}
 COLUMNS = {
     "success at the end": "success at the end",
     "rollouts": "rollouts",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_LOGPROB_GAP = {False: 1e-4, True: 0.05}
 """Nats per token between engine and trainer on the same weights, by whether either computes in bf16: above
-rounding (fp32 here: 4e-7; bf16: .005 to .035, decision 0004), below a stale engine."""
+rounding (fp32 here: 4e-7; bf16: .006 to .035, decision 0004), below a stale engine."""
 INSTEAD_OF_WEAK = "stored.objective.on_weak_critic to allow, or stored.objective.kind to likelihood"
 """What the stored phase may change where it refuses a critic."""
 MAX_EMPTY_ITERATIONS = 3  # running; then there is nothing left to learn from, or something is broken

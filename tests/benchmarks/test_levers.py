@@ -5,14 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import levers, sparse_grid, sparse_levers
+from benchmarks._lever_tables import KNOWN
 from benchmarks._levers import Levers, ahead, config_with
 from pipeline.comparison import Curve
 from pipeline.config import config_of
 from stages.settings import Config
 from stages.wiring.arms import ArmRun, runs_of
-
-KNOWN = {"levers": levers.LEVERS, "sparse_levers": sparse_levers.LEVERS, "sparse_grid": sparse_grid.LEVERS}
 
 
 @pytest.fixture(scope="module", params=KNOWN)

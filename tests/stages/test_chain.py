@@ -216,12 +216,8 @@ def test_what_a_refresh_sampled_counts_in_the_budget(chain, tmp_path):
             budget(**runs)
 
 
-def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain):
-    for policy in ("start", "actor"):
-        of_policy_follow_from_the_rollouts(chain, policy)
-
-
-def of_policy_follow_from_the_rollouts(chain, policy):
+@pytest.mark.parametrize("policy", ["start", "actor"])
+def test_first_try_and_feedback_measures_follow_from_the_rollouts(chain, policy):
     report = chain.artifact("evaluation").report
     own = [r for r in chain.rollouts("evaluation") if r.policy_digest == report["policies"][policy]]
     sampled = [r for r in own if r.temperature > 0]
