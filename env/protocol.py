@@ -20,6 +20,7 @@ class EnvSpec:
     version: int
     tools: tuple[dict[str, Any], ...]
     max_turns: int
+    in_threads: bool = False  # whether threads may play several episodes at once: steps wait for processes
 
 
 @dataclass(frozen=True, slots=True)

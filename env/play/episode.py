@@ -80,6 +80,11 @@ class Episode:
     begun: tuple[int, ...] = ()  # tokens of that message that lie in a continuation's prompt
     end: FinishReason = "failed"
 
+    @property
+    def in_threads(self) -> bool:
+        """Whether its environment lets other threads play other episodes at the same time."""
+        return self.env is not None and self.env.spec.in_threads
+
     def start(self) -> Outcome:
         """Returns the first request for text, or the graded rollout if the episode is over before it."""
         return self._after(self._start)

@@ -24,6 +24,7 @@ class Player:
     settings: PlaySettings  # what every rollout of this player records of its sampling
     make_env: Callable[[Task], Env]  # a fresh environment for a task; closed when its episode ends
     reviewer: Reviewer | None = None  # who has feedback written; None: environments' rules alone
+    threads: int = 1  # that play episodes whose environments let them; rollouts are the same
 
 
 def bare_prompts(tasks: Sequence[Task], player: Player) -> list[tuple[int, ...]]:

@@ -7,7 +7,9 @@ last rollout of a round is held until the feedback on its round is there, and ta
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from env.feedback.reviewer import PREFIX
@@ -66,6 +68,7 @@ class _Queue:
         self._known: set[str] = set()  # ids of all rollouts that were asked for
         self._live: dict[str, Episode] = {}
         self._held: dict[str, _Held] = {}  # by id of each rollout whose feedback is due
+        self._threads = ThreadPoolExecutor(player.threads) if player.threads > 1 else None
 
     def play(self, on_finish: Callable[[Rollout], Any]) -> Generator[Played, None, None]:
         try:
@@ -82,6 +85,8 @@ class _Queue:
                     outcomes = self._advanced()
             yield from (course.played() for course in self._courses)  # units without an episode
         finally:
+            if self._threads is not None:
+                self._threads.shutdown()
             for episode in self._live.values():
                 episode.close()
 
@@ -153,7 +158,14 @@ class _Queue:
         if not generations and len(self._held) == num_held:
             raise RuntimeError(f"the engine returned nothing while {len(self._live)} episodes wait for it")
         answered = [(self._live[g.request_id.rpartition(":")[0]], g) for g in of_episodes]
-        return [*released, *(episode.advance(generation) for episode, generation in answered)]
+        return [*released, *self._played(answered)]
+
+    def _played(self, answered: Sequence[tuple[Episode, Generation]]) -> list[Outcome]:
+        """Plays a sampled message of each episode, in threads where environments wait for processes."""
+        acts = [partial(episode.advance, generation) for episode, generation in answered]
+        if self._threads is None or not all(episode.in_threads for episode, _ in answered):
+            return [act() for act in acts]
+        return list(self._threads.map(lambda act: act(), acts))
 
     def _reviewed(self, generations: Sequence[Generation], *, wait: bool) -> list[Rollout]:
         """Puts feedback that has come where it belongs; returns rollouts that waited for the last."""

@@ -9,6 +9,7 @@ from env.catalog import offer_of
 from env.play.player import Player
 from env.play.requests import PlaySettings
 from pipeline.engines import Engine
+from pipeline.hardware import usable_cores
 from pipeline.models.policy import Policy, load_policy
 from pipeline.processes.pool import serve
 from pipeline.processes.shared_weights import read_shared
@@ -17,6 +18,11 @@ from stages.settings import Config
 from stages.wiring.build import make_engine, silent_engine
 from stages.wiring.feedback import reviewer_of
 from stages.wiring.hands import Recipe, unasked
+
+MAX_THREADS = 16
+"""In which vLLM's one player judges (start value): each may start a process that runs a program. Engines of a
+process of their own each have a player there, and one core.
+"""
 
 
 def make_player(
@@ -41,6 +47,7 @@ def make_player(
         ),
         make_env=lambda task: environment.make_env(config.tasks, prompt.verbosity),
         reviewer=reviewer_of(config, policy, style, engine),
+        threads=min(MAX_THREADS, usable_cores()) if config.engine.kind == "vllm" else 1,
     )
 
 
