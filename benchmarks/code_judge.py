@@ -5,7 +5,8 @@
 A broken version has one fault, a slip of the hand in an operator, bound or constant, and a bare process has
 shown that it fails: prompt, solution and tests as one program, as the data set is usually run. All is pinned
 to one core, the sandbox's processes too. Broken versions that never end are counted apart: each costs the
-limit.
+limit. Last, all that end are judged again on all cores, by one thread and by one for each, as vLLM's player
+has them (decision 0101).
 """
 
 import os
@@ -13,11 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from benchmarks._faults import faults_in
-from benchmarks._results import Criteria, Figure, Row, Table, measured, spread
-from benchmarks._run import ROOT, Asked, Benchmark, main
+from benchmarks._results import Criteria, Figure, Row, Table, measured, ratios, spread
+from benchmarks._run import ROOT, Asked, Benchmark, in_turns, main
 from env.code.judge import judge
 from env.code.offer import CodeTasks, make_tasks
 from env.code.problems import Problem
@@ -81,7 +84,8 @@ def timed(judged: Callable[[Problem, str], bool | None], pairs: Pairs) -> tuple[
 
 def measure(asked: Asked) -> list[Row]:
     """Returns verdicts and times of both ways, on solutions that are right, broken and endless."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:1])
     if HUMANEVAL is None:
         raise SystemExit(f"HumanEval is not in ../{FILE.parent}; put its {FILE.name} there")
     problems = problems_of(str(HUMANEVAL))
@@ -109,7 +113,28 @@ def measure(asked: Asked) -> list[Row]:
             }
             found += measured(f"{way} {kind}", figures, len(pairs))
     sandbox.close()
-    return found
+    os.sched_setaffinity(0, cores)
+    return found + in_threads(kinds["right"] + kinds["broken"], len(cores))
+
+
+def in_threads(pairs: Pairs, number: int) -> list[Row]:
+    """Returns how many times as many a second so many threads judge as one, each with its own launcher."""
+    sandbox = Sandbox()  # its launchers may use all cores
+
+    def judged(pair: tuple[Problem, str]) -> bool:
+        return judge(*pair, sandbox).success
+
+    def seconds_of(threads: int) -> float:
+        with ThreadPoolExecutor(threads) as pool:
+            start = time.perf_counter()
+            list(pool.map(judged, pairs))
+            return time.perf_counter() - start
+
+    turns = in_turns({f"{n}": partial(seconds_of, n) for n in (1, number)}, repeats=3)
+    sandbox.close()
+    one, many = turns["1"], turns[f"{number}"]
+    figures: dict[str, Figure] = {"threads": number, "times as many a second": ratios(one, many)}
+    return measured("in threads", figures, len(pairs))
 
 
 def num_passed(t: Table, way: str) -> list[float]:
