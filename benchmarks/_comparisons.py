@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks._results import Row, measured
 from benchmarks._run import Asked, make_stages
 from pipeline.artifacts.artifact import Artifact
-from pipeline.cli.runs import ARMS
+from pipeline.runs import ARMS
 from pipeline.statistics import ClusterBootstrap
 from stages.wiring.arm_costs import COSTS
 

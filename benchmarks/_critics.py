@@ -102,8 +102,8 @@ def fitted(
 
 def values_of(material: Material, trainer: Any, calibrator: Any, told: Kind) -> dict[str, np.ndarray]:
     """Returns the calibrated values of the audit's bare rollouts by a critic that is `told` so much."""
-    from critics.fit.rows import value_positions
     from critics.frozen.critic import read_value_logits
+    from critics.readouts import value_positions
     from pipeline.training import TrainingRow
 
     bare = [r for r in material.audited if r.kind == "whole" and not r.guided]

@@ -33,7 +33,6 @@ from benchmarks._gpu import (
 from benchmarks._gpu_speed import turn_figures
 from benchmarks._results import Figure, Row, measured
 from benchmarks._run import ROOT
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.transformers import TransformersEngine
 from pipeline.hardware import free_gpu_memory
@@ -41,6 +40,7 @@ from pipeline.models.policy import load_policy, save_policy, weights_digest
 from pipeline.models.tiny import train_tokenizer
 from pipeline.planner.memory import GIB, step_phase, training_phase
 from pipeline.ragged import run_packed
+from pipeline.runs import MAIN_CHAIN
 from pipeline.training.attention import Packing
 from pipeline.training.policy_update import engine_trainer_gap
 from stages.wiring.plan_models import training_of

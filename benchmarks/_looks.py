@@ -55,7 +55,7 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
     by_cost = {cost: _made(regime, tables, cost) for cost in ("rollouts", "tokens", "seconds")}
     for arm, own in by_cost["rollouts"].items():
         budget = spent(own)
-        [end] = mean_success(own, np.array([budget]), 0)
+        [end] = mean_success(own, np.array([budget]))
         costs = [float(cost_to(goal, curve.costs, curve.observed)[0]) for curve in own]
         reached = ", ".join(
             f"{cost:,.0f}" if np.isfinite(cost) else f"> {curve.costs[-1]:,.0f}"

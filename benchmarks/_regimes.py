@@ -10,7 +10,7 @@ from benchmarks._comparisons import critic_rows
 from benchmarks._results import Row, measured
 from benchmarks._run import ROOT, Asked, Benchmark, make_stages
 from pipeline.artifacts.artifact import Artifact
-from pipeline.cli.runs import ARMS
+from pipeline.runs import ARMS
 from pipeline.statistics import ClusterBootstrap
 from stages.wiring.arm_costs import COSTS
 

@@ -21,7 +21,7 @@ from benchmarks._material import linked
 from benchmarks._results import Criteria, Row, at_least, measured, surely_positive
 from benchmarks._run import ROOT, Asked, Benchmark, main, make_stages
 from pipeline.artifacts.artifact import Artifact
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.runs import MAIN_CHAIN
 from pipeline.statistics import ClusterBootstrap
 from pipeline.tables import tasks_from
 

@@ -101,7 +101,7 @@ def regime(name: str) -> str:
         paid = np.linspace(0, np.mean([curve.costs[-1] for curve in own]), POINTS)
         entries += [
             {"rollouts": cost, arm: found.value, f"{arm}_low": found.low, f"{arm}_high": found.high}
-            for cost, found in zip(paid.tolist(), mean_success(own, paid, 0), strict=True)
+            for cost, found in zip(paid.tolist(), mean_success(own, paid), strict=True)
         ]
     arms = ("v_dapo", "no_critic", "decoupled_clip", AMORTISED)
     level = comparison_of(name)["threshold"]

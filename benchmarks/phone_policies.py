@@ -13,8 +13,8 @@ from itertools import pairwise
 from benchmarks._results import Criteria, Row, Table, measured
 from benchmarks._run import Asked, Benchmark, main
 from env.phone.scripted.policies import POLICIES, play_scripted
+from env.phone.tasks import SPLITS, generate_tasks
 from env.phone.world.levels import LEVELS, MAX_PRICE
-from env.phone.world.tasks import SPLITS, generate_tasks
 from pipeline.types import Task, Verdict
 
 AGAIN = "adaptive again"

@@ -22,8 +22,8 @@ from env.phone.episode.environment import PhoneEnv
 from env.phone.offer import solver_value
 from env.phone.scripted.policies import play_scripted
 from env.phone.solver.solver import fewest_turns
+from env.phone.tasks import generate_tasks
 from env.phone.world.levels import LEVELS
-from env.phone.world.tasks import generate_tasks
 from env.phone.world.world import World, WorldKey, make_world
 from pipeline.types import Task
 

@@ -30,8 +30,8 @@ from benchmarks.recorded import (
     shared,
 )
 from pipeline.artifacts.artifact import Artifact
-from pipeline.cli.runs import rounds_of
 from pipeline.exports.files import write_json_lines
+from pipeline.runs import rounds_of
 from pipeline.served import served_policy
 
 WEEKS, SABOTAGED = (1, 2, 3), 2

@@ -144,9 +144,9 @@ class EnvironmentOffer:
         made = self.make_tasks(settings, seed)
         return made if isinstance(made, TaskSet) else TaskSet(made, [])
 
-    def env(self, verbosity: str = "observed") -> Env:
+    def env(self) -> Env:
         """Returns an environment with default settings, for libraries that bring their own rows."""
-        return self.make_env(self.settings(), verbosity)
+        return self.make_env(self.settings(), "observed")
 
     def steps_at_most(self, settings: TaskSettings) -> int:
         """Returns the most steps that an episode is reckoned to have."""

@@ -66,7 +66,7 @@ def read_preferences(
             chosen, rejected = (Solution(place, task, t, s) for t, s in zip(texts, scores, strict=True))
             found[(task.task_id, *texts)] = chosen, rejected
         except BadRowError as error:
-            left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
+            left_out.append(row.left_out(error))
     if not found:
         raise ConfigError(
             f"{source.label}: none of {len(left_out)} rows is a preference between answers to a task of this "

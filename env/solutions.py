@@ -123,7 +123,7 @@ def _read(
                 raise BadRowError("duplicate", f"says the same as row {other.row.number}")
             found[key] = solution
         except BadRowError as error:
-            left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
+            left_out.append(row.left_out(error))
     if not found:
         raise ConfigError(
             f"{source.label}: none of {len(left_out)} rows is a solution of a task of this run "

@@ -156,7 +156,7 @@ def _problems(
             cluster = digest("said", words_of(problem.prompt)) if shared in (None, "") else str(shared)
             found.append(Candidate(row.source, row.number, own, cluster, _level_of(values["level"]), problem))
         except BadRowError as error:
-            left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
+            left_out.append(row.left_out(error))
     total = len(found) + len(left_out)
     if len(left_out) > MOST_BAD * total:
         raise ConfigError(

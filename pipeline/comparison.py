@@ -198,7 +198,7 @@ def _unbounded(value: float) -> Interval:
     return Interval(value, float("nan"), float("nan"))
 
 
-def mean_success(curves: Sequence[Curve], budgets: np.ndarray, seed: int) -> list[Interval]:
+def mean_success(curves: Sequence[Curve], budgets: np.ndarray) -> list[Interval]:
     """Returns an arm's mean success over its runs at each of G budgets, with bootstrap intervals."""
 
     def measure(s: int, draws: np.ndarray) -> np.ndarray:
@@ -208,7 +208,7 @@ def mean_success(curves: Sequence[Curve], budgets: np.ndarray, seed: int) -> lis
     values = as_measured(measure, num_clusters).mean(axis=1)[0]
     if max(len(curves), *num_clusters) < 2:
         return [_unbounded(value) for value in values.tolist()]
-    draws = resampled(measure, num_clusters, seed).mean(axis=1)
+    draws = resampled(measure, num_clusters, seed=0).mean(axis=1)
     are_rates = all(((curve.won >= 0) & (curve.won <= curve.tried)).all() for curve in curves)
     most = (0.0, 1.0) if are_rates else (-np.inf, np.inf)
     return [

@@ -59,6 +59,10 @@ class Row(NamedTuple):
     number: int  # from 1; of JSON lines the line
     values: Mapping[str, Any]
 
+    def left_out(self, error: "BadRowError") -> "LeftOut":
+        """Returns it as a row that cannot be used."""
+        return LeftOut(self.source, self.number, error.kind, str(error))
+
 
 class LeftOut(NamedTuple):
     """A row that is not used, and why."""
@@ -67,6 +71,11 @@ class LeftOut(NamedTuple):
     row: int
     kind: str  # one word, to count by
     reason: str
+
+    @property
+    def place(self) -> str:
+        """Where it stands, in words."""
+        return f"{self.source}: row {self.row}"
 
 
 class Table(NamedTuple):

@@ -13,8 +13,8 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import remove_temporaries, sealed, unsealed, write_durably
 from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.cli.runs import ROUNDS, rounds_of
 from pipeline.errors import ArtifactError
+from pipeline.runs import ROUNDS, rounds_of
 
 POINTER = "served.json"
 

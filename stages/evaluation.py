@@ -13,31 +13,15 @@ from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
-from pipeline.errors import ConfigError
 from pipeline.ids import digest
 from pipeline.types import Task
 from stages.settings import Config
-from stages.wiring.inputs import tasks_of_split
+from stages.settings.sampling import Evaluation
+from stages.wiring.inputs import policies_of, tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
-
-TRAINED = {"actor": "actor", "stored": "policy", "dpo": "policy"}
-"""Stage that trains a policy -> its folder there."""
-NUM_ATTEMPTS = 2
-"""Of the with-feedback measure."""
 
 Work = tuple[list[Task], list[tuple[str, str, Sequence[Group]]]]
 """The tasks, and (policy, "sampled" or "greedy", groups) of each shard."""
-
-
-def policies_of(config: Config) -> dict[str, tuple[str, str]]:
-    """Returns "start" and "actor" -> stage that made it, and its folder there; ConfigError for none."""
-    of = config.evaluation.of
-    if of == "stored" and config.stored.objective.kind == "none":
-        raise ConfigError(
-            "evaluation.of = stored, but stored.objective.kind = none trains no policy. Next: an objective, "
-            "such as stored.objective.kind=likelihood, or evaluation.of=actor"
-        )
-    return {"start": ("sft", "policy"), "actor": (of, TRAINED[of])}
 
 
 def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> dict[str, list[Group]]:
@@ -49,7 +33,7 @@ def planned_groups(start: Start[Config], tasks: Sequence[Task], policy: str) -> 
             tasks, stage_key=key, seed=start.seed, iteration=iteration, num_attempts=num_attempts, draws=1
         )
 
-    sampled = [group for draw in range(draws) for group in groups(draw, NUM_ATTEMPTS)]
+    sampled = [group for draw in range(draws) for group in groups(draw, Evaluation.num_attempts)]
     return {"sampled": sampled, "greedy": groups(draws, 1)}
 
 
@@ -61,7 +45,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
         (policy, kind, shard)
         for policy in policies_of(start.config)
         for kind, groups in planned_groups(start, tasks, policy).items()
-        for shard in in_shards(groups, start.config.run.per_shard(NUM_ATTEMPTS))
+        for shard in in_shards(groups, start.config.run.per_shard(Evaluation.num_attempts))
     ]
     check_installed(start.config, engine=True, feedback=True)
     return Plan(

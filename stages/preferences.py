@@ -43,10 +43,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     recorded, left_out = read_preferences(source, tasks_of_split(start, "train"))
     rows = [chosen.row for chosen, _ in recorded]
     return Plan(
-        items=[
-            [f"{row.source}: row {row.number}" for row in rows]
-            + [f"{r.source}: row {r.row}" for r in left_out]
-        ],
+        items=[[f"{row.source}: row {row.number}" for row in rows] + [row.place for row in left_out]],
         tables=(PAIRS,),
         unit="rows",
         estimate={"preferences": len(recorded), "left_out": len(left_out)},

@@ -17,9 +17,8 @@ from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
 from pipeline.promotion import LOOK, ONE_IN
 from pipeline.types import Task
-from stages.evaluation import policies_of
 from stages.settings import Config
-from stages.wiring.inputs import tasks_of_split
+from stages.wiring.inputs import policies_of, tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
 
 ARMS = ("baseline", "candidate")

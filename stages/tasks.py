@@ -23,7 +23,7 @@ def plan(start: Start[Config]) -> Plan[TaskSet]:
     settings = start.config.tasks
     made = offer_of(settings.environment).task_set(settings, start.seed)
     ids = [task.task_id for task in made.tasks]
-    unused = [f"{row.source}: row {row.row}" for row in made.left_out]
+    unused = [row.place for row in made.left_out]
     estimate = {"tasks": len(ids), **({"rows_left_out": len(unused)} if unused else {})}
     return Plan(items=[[*ids, *unused]], tables=(TASKS,), unit="tasks", estimate=estimate, work=made)
 
@@ -33,13 +33,13 @@ def make(start: Start[Config], made: TaskSet) -> None:
     tasks, kinds = made.tasks, Counter(row.kind for row in made.left_out)
     for shard in start.shards.to_do():
         start.shards.commit(shard.index, {"tasks": tasks_table(tasks)}, done=len(tasks), skipped=kinds)
-    rows = table_of(tasks)
+    rows = sizes_by_split(tasks)
     start.finish(report={"splits": rows, "left_out": tell_left_out(start, made.left_out)})
     with suppress(OSError):  # a closed pipe: the stage is complete
         print(as_text(rows), flush=True)
 
 
-def table_of(tasks: Sequence[Task]) -> list[dict[str, object]]:
+def sizes_by_split(tasks: Sequence[Task]) -> list[dict[str, object]]:
     """Returns how many tasks, and clusters of them, each split and level has."""
     clusters: dict[tuple[str, int], list[str]] = {}
     for task in tasks:

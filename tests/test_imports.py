@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,18 @@ def test_a_package_imports_only_what_lies_below_it(package: str) -> None:
         for name in imported(path)
         if name.split(".")[0] in MAY_IMPORT and name.split(".")[0] not in MAY_IMPORT[package]
     ]
+
+
+@pytest.mark.parametrize("package", ["critics", "stages"])
+def test_folders_of_a_package_import_each_other_one_way(package: str) -> None:
+    """A file beside the folders counts as one; `TopologicalSorter` raises where some stand in a circle."""
+    below: dict[str, set[str]] = {}
+    for path in sources(package):
+        own = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
+        names = (name.split(".") for name in imported(path))
+        found = {parts[1] for parts in names if parts[0] == package and len(parts) > 1} - {own}
+        below.setdefault(own, set()).update(found)
+    assert len(list(TopologicalSorter(below).static_order())) >= len(below) > 2
 
 
 def test_only_stages_import_engine_and_training_backends() -> None:

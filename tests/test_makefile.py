@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.runs import MAIN_CHAIN
 
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/bin/sh

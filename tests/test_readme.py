@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ExitCode
+from pipeline.runs import MAIN_CHAIN
 from stages.settings import Config
 
 ROOT = Path(__file__).parents[1]

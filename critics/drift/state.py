@@ -26,7 +26,7 @@ by chance (start value)."""
 
 @dataclass(frozen=True, slots=True)
 class DriftRules:
-    """How a watch acts; the fields are those of the settings' section."""
+    """How a watch acts; the fields are those of the settings' section, but for `refresh_tasks`."""
 
     react: Literal["never", "correct", "refresh_once", "refresh", "refresh_first"] = "refresh_once"
     paid_every: int = 20

@@ -7,8 +7,8 @@ import numpy as np
 
 from critics.audit.measures import explained_within
 from critics.fit.held_out import HeldOut
-from critics.fit.rows import state_weight
 from critics.fit.schedule import Schedule
+from critics.labels.soft_targets import state_weight
 from critics.logit import level_shift, sigmoid
 from pipeline.statistics import ClusterBootstrap, resample_counts
 from pipeline.training import Trainer

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from critics.fit.rows import value_positions
 from critics.labels.soft_targets import label_counts, soft_target
 from critics.privileged import counts_of
+from critics.readouts import value_positions
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.training import Trainer, TrainingRow
 from pipeline.types import Label, Rollout

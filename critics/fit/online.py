@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from critics.fit.rows import value_positions
 from critics.frozen.model import VALUE
 from critics.logit import sigmoid
+from critics.readouts import value_positions
 from pipeline.ids import seed_of
 from pipeline.models.policy import weights_digest
 from pipeline.training import Trainer, TrainingRow

@@ -2,32 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
+from critics.labels.soft_targets import state_weight
+from critics.readouts import error_positions, value_positions
 from pipeline.training import TrainingRow
 from pipeline.types import Label, Rollout
 
-Number = TypeVar("Number", float, np.ndarray)
 COLUMNS = ("weight", "targets", "error_weights", "error_targets")
-
-
-def value_positions(rollout: Rollout) -> np.ndarray:
-    """Returns [T] the token at which each step's state is read: the last one before the step's first."""
-    prompt = len(rollout.prompt_token_ids)
-    return np.array([prompt + step.token_start - 1 for step in rollout.steps], dtype=np.int64)
-
-
-def error_positions(rollout: Rollout) -> np.ndarray:
-    """Returns [T] the token at which each step's error is read: the step's last."""
-    prompt = len(rollout.prompt_token_ids)
-    return np.array([prompt + step.token_end - 1 for step in rollout.steps], dtype=np.int64)
-
-
-def state_weight(num_effective: Number) -> Number:
-    """Returns w = n_eff / (n_eff + 2): what another sample of the same state is worth falls."""
-    return num_effective / (num_effective + 2.0)
 
 
 def critic_rows(

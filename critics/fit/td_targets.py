@@ -12,8 +12,8 @@ from typing import Self
 
 import numpy as np
 
-from critics.fit.rows import value_positions
 from critics.logit import sigmoid
+from critics.readouts import value_positions
 from pipeline.training import Trainer, TrainingRow
 from pipeline.types import Rollout
 

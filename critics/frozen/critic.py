@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from transformers.utils.logging import disable_progress_bar
 
-from critics.fit.rows import value_positions
 from critics.frozen.contract import Contract, read_contract
 from critics.frozen.model import VALUE
 from critics.privileged import NO_PARENTS, NOT_TOLD, Privileged
+from critics.readouts import value_positions
 from pipeline.errors import ArtifactError
 from pipeline.ragged import ATTENTION_NAME, run_packed
 from pipeline.training import TrainingRow

@@ -6,13 +6,15 @@ The default target is another one: `outcome_dense`, y = R at every state, which 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from critics.fit.rows import state_weight
+import numpy as np
+
 from critics.labels.named_targets import OUTCOME_STEPS
 from critics.labels.recovery import StateFeatures, fit_recovery
 from pipeline.types import Label, Rollout, StateRef
 
+Number = TypeVar("Number", float, np.ndarray)
 Granularity = Literal["binary", "step", "detailed"]
 UNNAMED = "unnamed"
 """The code of a wrong step for which the verifier names none."""
@@ -24,6 +26,11 @@ def label_counts(label: Label) -> tuple[float, int]:
     A graded reward is a fraction of a success; the cross-entropy that is fitted to k/n takes it as it comes.
     """
     return label.num_success + (label.outcome or 0.0), label.num_continuations + (label.outcome is not None)
+
+
+def state_weight(num_effective: Number) -> Number:
+    """Returns w = n_eff / (n_eff + 2): what another sample of the same state is worth falls."""
+    return num_effective / (num_effective + 2.0)
 
 
 def build_labels(

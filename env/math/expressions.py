@@ -15,7 +15,6 @@ MOST_BITS = 20_000
 SIDE_BY_SIDE = "side by side"
 """Text of a product without a sign."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_BINARY = ("+", "-", "*", "/")
 
 
 class UnreadError(ValueError):

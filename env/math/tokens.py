@@ -31,7 +31,6 @@ _RELATIONS = {
     "ne": "≠",
 }
 _SHORT = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom"}
-_BRACES = {r"\{": "{", r"\}": "}", r"\lbrace": "{", r"\rbrace": "}"}
 _CHARACTERS = {"\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "\u2212": "-", "√": "sqrt", "π": "pi"}
 _POWERS = {"²": "2", "³": "3"}
 _EDGES = ".;:?…"

@@ -14,14 +14,14 @@ from env.phone.episode.edits import edits
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.rewards import final_reward
 from env.phone.episode.tools import CALL
+from env.phone.files import read_files
 from env.phone.scripted import scripted
 from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import in_style, to_compact, with_values
 from env.phone.settings import PhoneTasks
 from env.phone.solver.solver import optimal_value
-from env.phone.world.files import read_files
+from env.phone.tasks import SPLITS, generate_tasks, practice_tasks
 from env.phone.world.levels import most_turns
-from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks
 from env.phone.world.world import WorldKey, make_world
 from env.protocol import Action
 from pipeline.types import Task

@@ -19,7 +19,7 @@ class PhoneTasks(TaskSettings):
     )
     files: str | None = setting(
         None,
-        description="folder with companies.jsonl and tasks.jsonl (env/phone/world/files.py): makes exactly "
+        description="folder with companies.jsonl and tasks.jsonl (env/phone/files.py): makes exactly "
         "these tasks; sizes and shares then say nothing of them",
         advanced=True,
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import make_folder
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.cli.runs import stages_of
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.exports.datasets import write_datasets
 from pipeline.exports.files import Part
@@ -20,6 +19,7 @@ from pipeline.exports.sessions import write_sessions
 from pipeline.exports.sqlite import write_sqlite
 from pipeline.exports.trl import write_trl
 from pipeline.exports.verl import write_tasks, write_verl
+from pipeline.runs import stages_of
 
 ROLLOUTS: dict[str, Callable[[Selection, Path], list[Part]]] = {
     "openai": write_openai,

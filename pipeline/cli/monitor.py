@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.cli.runs import rounds_of
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.promotion import PROMOTE_AT, ROLL_BACK_AT, WORSE, Arm, probability_below
+from pipeline.runs import rounds_of
 from pipeline.served import served_policy, verdict_of
 from pipeline.text import visible
 

@@ -14,8 +14,8 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import inside
 from pipeline.artifacts.manifest import read_manifest, read_plan
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.runs import MAIN_CHAIN
 from pipeline.schema import read_parquet
 from pipeline.text import visible
 

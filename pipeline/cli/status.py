@@ -14,8 +14,8 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.lock import holder, players
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan
-from pipeline.cli.runs import inner_runs, stages_of
 from pipeline.errors import ArtifactError
+from pipeline.runs import inner_runs, stages_of
 from pipeline.text import visible
 
 

@@ -10,8 +10,8 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import verified
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan, repair_hint
-from pipeline.cli.runs import inner_runs, stages_of
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.runs import inner_runs, stages_of
 from pipeline.schema import read_parquet
 from pipeline.steps import check_tiling
 from pipeline.tables import rollouts_from

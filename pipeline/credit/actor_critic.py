@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pipeline.credit.group import rms, set_metrics
+from pipeline.credit.mode import Mode
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
 from pipeline.credit.step_advantages import gae
@@ -23,7 +24,7 @@ def in_tokens(rollout: Rollout) -> Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class ActorCritic:
+class ActorCritic(Mode):
     """Whitened GAE: A_i(lam) of R + P and the head's values, less their mean over the update, by their std.
 
     Sets need no rewards that differ: a single rollout has an advantage, so nothing is left out and no more is
@@ -44,7 +45,6 @@ class ActorCritic:
     unit: Literal["step", "token"] = "step"
     needs_values: ClassVar[bool] = True
     dynamic_sampling: ClassVar[bool] = False
-    max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
 
     def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """Returns a baseline set, cut into tokens if these are the unit."""
@@ -53,10 +53,6 @@ class ActorCritic:
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns True: advantages are to values, not to other rollouts."""
         return True
-
-    def initial_state(self) -> dict[str, float]:
-        """Returns an empty state: nothing runs from update to update."""
-        return {}
 
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
+from pipeline.credit.mode import Mode
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet, SetKind
-from pipeline.types import Rollout
 
 _LOSS = LossOptions()
 
@@ -59,7 +59,7 @@ def rms(numbers: np.ndarray) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRelative:
+class GroupRelative(Mode):
     """Group-relative credit; the defaults are decoupled clip's, `GRPO` has its own.
 
     Attributes:
@@ -78,19 +78,10 @@ class GroupRelative:
     dynamic_sampling: bool = True
     scale_rewards: Literal["group", "batch"] = "group"
     needs_values: ClassVar[bool] = False
-    max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
-
-    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Returns a baseline set as it is."""
-        return list(rollouts)
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether the rewards differ; without dynamic sampling, whether there are two to compare."""
         return credit_set.kind == "mixed" if self.dynamic_sampling else credit_set.kind != "single"
-
-    def initial_state(self) -> dict[str, float]:
-        """Returns an empty state: nothing runs from update to update."""
-        return {}
 
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]

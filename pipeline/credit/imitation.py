@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from pipeline.credit.group import set_metrics
+from pipeline.credit.mode import Mode
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
 from pipeline.types import Rollout
@@ -15,7 +16,7 @@ _LIKELIHOOD = LossOptions(clipped=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Imitation:
+class Imitation(Mode):
     """Likelihood of the iteration's own bare successes: their tokens count alike, nothing else counts.
 
     The loss is sft's on these rollouts: the mean of -log pi over their tokens. A set without a success
@@ -28,7 +29,6 @@ class Imitation:
     overlong_factor: ClassVar[float] = 0.0
     needs_values: ClassVar[bool] = False
     dynamic_sampling: ClassVar[bool] = False
-    max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
 
     def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """Returns the bare successes; equal rewards count as success from .5 on, so here too."""
@@ -37,10 +37,6 @@ class Imitation:
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns True: a set of successes can be imitated."""
         return True
-
-    def initial_state(self) -> dict[str, float]:
-        """Returns an empty state: nothing runs from update to update."""
-        return {}
 
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from pipeline.credit.group import group_advantages, rms, set_metrics
+from pipeline.credit.mode import Mode
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet
-from pipeline.types import Rollout
 
 _LOSS = LossOptions()
 
@@ -42,7 +42,7 @@ def tree_advantages(s: CreditSet) -> list[np.ndarray]:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeRpo:
+class TreeRpo(Mode):
     """Group-relative credit on trees of depth 2; the loss and its sampling are decoupled clip's.
 
     Roots are the rollouts of a baseline set. Each that has a step `branch_step` is continued from there
@@ -63,19 +63,10 @@ class TreeRpo:
     branch_step: int = 2
     needs_values: ClassVar[bool] = False
     dynamic_sampling: ClassVar[bool] = True
-    max_uniform_share: ClassVar[float] = 1.0  # nothing is thinned
-
-    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Returns a baseline set as it is: a tree, roots before their branches."""
-        return list(rollouts)
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether the rewards of any two leaves differ."""
         return credit_set.kind == "mixed"
-
-    def initial_state(self) -> dict[str, float]:
-        """Returns an empty state: nothing runs from update to update."""
-        return {}
 
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pipeline.credit.group import broadcast, leave_one_out_mean, rms, set_metrics
+from pipeline.credit.mode import Mode
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import CreditSet, with_values_of_others
 from pipeline.credit.step_advantages import step_part
-from pipeline.types import Rollout
 
 _LOSS = LossOptions(kl=1e-3)
 _STEP_CLIP = 3.0  # bound on a scaled step advantage
@@ -68,7 +68,7 @@ def all_wrong_gate(step_advantages: np.ndarray, signs: np.ndarray) -> np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class VDapo:
+class VDapo(Mode):
     """Group advantage plus alpha times step advantage, each divided by its own running scale.
 
     A_i = A_grp / max(sigma_grp, .05) + alpha * g * clip(step_i / max(sigma_step, .05), -3, 3).
@@ -109,10 +109,6 @@ class VDapo:
     def needs_values(self) -> bool:
         """Whether sets must carry values: not for alpha 0 over the group's mean."""
         return self.alpha > 0 or self.baseline == "shrinkage"
-
-    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Returns a baseline set as it is."""
-        return list(rollouts)
 
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether a set has an advantage: not one of equal rewards without a critic's say in it."""

@@ -7,15 +7,15 @@ from typing import ClassVar
 import numpy as np
 
 from pipeline.credit.group import broadcast, group_advantages, rms, set_metrics
+from pipeline.credit.mode import Mode
 from pipeline.credit.options import LossOptions
 from pipeline.credit.sets import UNIFORM, CreditSet
-from pipeline.types import Rollout
 
 _LOSS = LossOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class VerifierSteps:
+class VerifierSteps(Mode):
     """Decoupled clip's group advantage plus alpha times the verifier's sign of each step.
 
     A_i = (R + P - mean) / (std + 1e-6) + alpha * v_i; v_i = 1 if a step is ok, -1 if it is wrong, 0 where the
@@ -35,19 +35,11 @@ class VerifierSteps:
     dynamic_sampling: ClassVar[bool] = True
     max_uniform_share: ClassVar[float] = 0.5  # see `sets.thinned`
 
-    def view(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Returns a baseline set as it is."""
-        return list(rollouts)
-
     def trains_on(self, credit_set: CreditSet) -> bool:
         """Returns whether the rewards differ, or the verifier has spoken in a set of equal ones."""
         if credit_set.kind in UNIFORM:
             return self.alpha > 0 and any(signs.any() for signs in credit_set.signs)
         return credit_set.kind == "mixed"
-
-    def initial_state(self) -> dict[str, float]:
-        """Returns an empty state: nothing runs from update to update."""
-        return {}
 
     def credit(
         self, sets: Sequence[CreditSet], state: dict[str, float]

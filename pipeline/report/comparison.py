@@ -101,7 +101,7 @@ def _of_arm(arm: str, curves: Mapping[int, Curve], rows: Rows, spending: Rows) -
             paid[row["stage"]][name] += row[name] / len({other["seed"] for other in own})
     return {
         "seeds": sorted(curves),
-        "success_at_the_end": interval_dict(mean_success(list(curves.values()), np.array([np.inf]), 0)[0]),
+        "success_at_the_end": interval_dict(mean_success(list(curves.values()), np.array([np.inf]))[0]),
         "spread_over_seeds": float(np.std(ends, ddof=1)) if len(ends) > 1 else None,
         "spread_over_training": float(np.mean(spreads)) if spreads else None,
         "spending": dict(paid),
@@ -122,7 +122,7 @@ def _measured(
     for arm, own in sorted(curves.items()):
         costs = {seed: float(cost_to(threshold, c.costs, c.observed)[0]) for seed, c in own.items()}
         grid = np.linspace(0, max(curve.costs[-1] for curve in own.values()), NUM_POINTS)
-        *points, at_budget = mean_success(list(own.values()), np.append(grid, budget), 0)
+        *points, at_budget = mean_success(list(own.values()), np.append(grid, budget))
         arms[arm] = {
             "success_at_budget": interval_dict(at_budget),
             "cost_to_threshold": _finite(float(np.median(list(costs.values())))),

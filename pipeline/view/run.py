@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.cli.runs import stages_of
 from pipeline.errors import ArtifactError
 from pipeline.models.folder import digest_of_tokenizer
+from pipeline.runs import stages_of
 from pipeline.text import visible
 from pipeline.view.index import StageIndex, Tasks
 from pipeline.view.parts import Parts, tables_of, version_of

@@ -11,12 +11,12 @@ from env.play.chains import Chained, Group
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
 from pipeline.artifacts.runner import Start
-from stages.evaluation import Work, policies_of
+from stages.evaluation import Work
 from stages.settings import Config
 from stages.wiring.evaluated import compare, compare_events, first_tries, successes
 from stages.wiring.feedback import feedback_counts
 from stages.wiring.hands import Recipe, make_hands
-from stages.wiring.inputs import rollouts_of
+from stages.wiring.inputs import policies_of, rollouts_of
 
 
 def make(start: Start[Config], work: Work) -> None:

@@ -106,8 +106,7 @@ def _of_preferences(start: Start[Config], work: Work) -> tuple[list[Pair], list[
             try:
                 chosen, rejected = map(encoded, solutions)
             except BadRowError as error:
-                row = solutions[0].row
-                left_out.append(LeftOut(row.source, row.number, error.kind, str(error)))
+                left_out.append(solutions[0].row.left_out(error))
             else:
                 pairs.append(pair_of(chosen, rejected, held_out=solutions[0].task.cluster in held))
     return pairs, left_out

@@ -14,11 +14,10 @@ from pipeline.columns import MONITORING
 from pipeline.promotion import Arm, Decision, decide
 from pipeline.schema import table_of
 from pipeline.types import Rollout
-from stages.evaluation import policies_of
 from stages.promotion import ARMS, Part
 from stages.settings import Config
 from stages.wiring.hands import Recipe, make_hands, unasked
-from stages.wiring.inputs import rollouts_of
+from stages.wiring.inputs import policies_of, rollouts_of
 from stages.wiring.monitoring import monitoring_row
 from stages.wiring.promotion_report import promotion_page
 

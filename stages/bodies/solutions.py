@@ -13,7 +13,7 @@ from env.play.units import Played
 from env.solutions import Solution
 from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_policy
-from pipeline.rows import BadRowError, LeftOut
+from pipeline.rows import BadRowError
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.wiring.inputs import rollouts_of
@@ -45,7 +45,7 @@ def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]
             try:
                 make(solution, request)
             except BadRowError as error:
-                left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
+                left_out.append(solution.row.left_out(error))
     disagreed = sum(any(event.code == DISAGREES for event in r.events) for r in rollouts)
     start.say(f"{len(rollouts)} recorded solutions; the verifier gives {disagreed} of them another reward")
     used = [solution for shard in work.shards for solution, request in shard if request.rollout_id in there]

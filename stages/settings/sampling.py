@@ -1,6 +1,6 @@
 """How policies are prompted and sampled, and how much of them is played."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -84,6 +84,7 @@ class Rollouts(Section):
 class Evaluation(Section):
     """Starting policy beside actor, or what another stage made, on `run.held_out`."""
 
+    num_attempts: ClassVar[int] = 2  # of the with-feedback measure
     draws: int = setting(4, "first tries of each task at temperature 1", ge=1)
     of: Literal["actor", "stored", "dpo"] = setting(
         "actor", "stage whose policy is set beside the starting policy, and is a round's candidate"

@@ -13,8 +13,8 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.link import link_stage
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.cli.runs import MAIN_CHAIN, refreshes_of
 from pipeline.errors import ArtifactError
+from pipeline.runs import MAIN_CHAIN, refreshes_of
 from pipeline.schema import read_parquet
 
 COSTS = ("rollouts", "tokens", "seconds")

@@ -8,10 +8,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 from pipeline.artifacts.start import Stage, identity_of
-from pipeline.cli.runs import ROUND_CHAIN
 from pipeline.config import config_of
 from pipeline.errors import ConfigError
 from pipeline.ids import digest
+from pipeline.runs import ROUND_CHAIN
 from stages.settings import Config
 from stages.wiring.hands import num_processes
 

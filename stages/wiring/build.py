@@ -113,7 +113,7 @@ def pace_of(config: Config) -> Pace:
     return Pace(
         config.hardware.num_gpus,
         half_precision=config.training.dtype == "bfloat16",
-        adapters=getattr(config.training, "lora_rank", 0) > 0,
+        adapters=config.training.lora_rank > 0,
     )
 
 

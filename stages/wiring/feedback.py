@@ -50,14 +50,5 @@ def server_of(config: Config) -> "Server":
 
     settings = config.feedback
     assert settings.kind == "server"
-    options = ServerOptions(
-        url=settings.url,
-        model=settings.model,
-        temperature=settings.temperature,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
-        stop_token_ids=settings.stop_token_ids,
-        timeout_s=settings.timeout_s,
-        requests_per_minute=settings.requests_per_minute,
-    )
+    options = ServerOptions(**settings.model_dump(exclude={"kind"}))
     return Server(options, Path(config.run.data_dir) / config.run.name / ANSWERS)

@@ -7,6 +7,10 @@ from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
+from stages.settings import Config
+
+TRAINED = {"actor": "actor", "stored": "policy", "dpo": "policy"}
+"""Stage that trains a policy -> its folder there."""
 
 
 def tasks_of_split(start: Start, split: str) -> list[Task]:
@@ -33,3 +37,14 @@ def tasks_by_id(start: Start) -> dict[str, Task]:
 def rollouts_of(source: Artifact | Shards) -> list[Rollout]:
     """Returns the rollouts of a finished stage, or of what one has committed so far."""
     return rollouts_from(source.table("rollouts"), source.table("steps"))
+
+
+def policies_of(config: Config) -> dict[str, tuple[str, str]]:
+    """Returns "start" and "actor" -> stage that made it, and its folder there; ConfigError for none."""
+    of = config.evaluation.of
+    if of == "stored" and config.stored.objective.kind == "none":
+        raise ConfigError(
+            "evaluation.of = stored, but stored.objective.kind = none trains no policy. Next: an objective, "
+            "such as stored.objective.kind=likelihood, or evaluation.of=actor"
+        )
+    return {"start": ("sft", "policy"), "actor": (of, TRAINED[of])}

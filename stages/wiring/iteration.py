@@ -17,9 +17,9 @@ from pipeline.training.policy_update import Logprobs, more_logprobs, update_rows
 from pipeline.types import Rollout, Task
 from stages.settings import Actor
 from stages.wiring.agreement import Agreement
+from stages.wiring.committed import Committed, iteration_tables
 from stages.wiring.learner import ActorState, Learner
 from stages.wiring.oracle import Oracle
-from stages.wiring.recorded import Recorded, iteration_tables
 from stages.wiring.refusals import refuse_nothing_to_learn
 from stages.wiring.sampling import Sampling, first_try
 from stages.wiring.watch import Watch, chosen_for_check
@@ -84,11 +84,11 @@ class Iterations:
         judge = self._judge(team, credit, number)
         whose_values, values_of = (judge.whose_values, judge.values) if judge is not None else ("", None)
         digest, reference = team.recipe.policy_digest, self.learner.reference
-        recorded = Recorded.of(shards, number, policy_digest=digest, whose_values=whose_values)
+        earlier = Committed.of(shards, number, policy_digest=digest, whose_values=whose_values)
         clock, checked = time.monotonic(), list[Rollout]()  # looks are free
-        if recorded is not None:
-            batch = BaselineSets.of(recorded.rollouts, recorded.values, credit, self.sampling.strip)
-            checked = recorded.checked
+        if earlier is not None:
+            batch = BaselineSets.of(earlier.rollouts, earlier.values, credit, self.sampling.strip)
+            checked = earlier.checked
         else:
             wanted = settings.tasks_per_update * settings.updates_per_iteration
             batch = self.sampling.collect(
@@ -107,10 +107,10 @@ class Iterations:
         )
         updates, half = [update for of_pass in passes for update in of_pass], self.half_precision
         logprobs = (
-            recorded.logprobs if recorded else more_logprobs(updates, trainer, reference, half_precision=half)
+            earlier.logprobs if earlier else more_logprobs(updates, trainer, reference, half_precision=half)
         )
         gap = asked.on(batch.rollouts)  # after the reference's turn, so that the trainer keeps its own
-        if recorded is None:
+        if earlier is None:
             tables = iteration_tables(
                 batch,
                 checked,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.runs import MAIN_CHAIN
 from stages.settings import Config
 from stages.wiring.arms import made_once, runs_of
 from stages.wiring.plan_work import work_of

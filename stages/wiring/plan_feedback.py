@@ -1,6 +1,5 @@
 """How many texts of feedback a model writes."""
 
-from stages.evaluation import NUM_ATTEMPTS
 from stages.settings import Config
 from stages.settings.sampling import Chain
 from stages.wiring.plan_work import audited_tasks, watch_of
@@ -21,7 +20,7 @@ def texts_of(config: Config) -> int:
         + refreshes * _texts_of_chain(config.rollouts.chain, again)
         + audited * (1 + refreshes)
         + _texts_of_chain(actor.chain, visited) * actor.num_iterations * actor.rounds_at_most
-        + held_out * 2 * config.evaluation.draws * (NUM_ATTEMPTS - 1)
+        + held_out * 2 * config.evaluation.draws * (config.evaluation.num_attempts - 1)
     )
 
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from env.catalog import offer_of
 from env.play.continuations import SIBLING_SIZE
-from stages.evaluation import NUM_ATTEMPTS
 from stages.settings import Actor, Config
 from stages.settings.sampling import Chain
 
@@ -67,7 +66,7 @@ def work_of(config: Config, policy: int = 0, critic: int = 0, more_steps: int = 
         actor.evaluate_tasks, config.tasks.num_held_out
     )
     held_out = len(config.held_out) * config.tasks.num_held_out
-    evaluated = held_out * 2 * (config.evaluation.draws * NUM_ATTEMPTS + 1)
+    evaluated = held_out * 2 * (config.evaluation.draws * config.evaluation.num_attempts + 1)
 
     has_stored = config.stored.objective.kind != "none"
     stored = (rollouts + labels) * config.stored.max_epochs * response

@@ -10,9 +10,9 @@ from typing import Any
 
 from critics.drift.state import DriftState
 from pipeline.artifacts.runner import Start
-from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.planner.processes import CONTEXT_BYTES, GIB
+from pipeline.runs import MAIN_CHAIN, REFRESHES
 from stages.settings import Config
 from stages.settings.credit import VDapo
 from stages.wiring.refusals import override_words, stamp_of

@@ -12,14 +12,14 @@ from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.link import link_stage
 from pipeline.artifacts.lock import Lock
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.cli.runs import ROUNDS, rounds_of
 from pipeline.config import config_of
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
+from pipeline.runs import ROUNDS, rounds_of
 from pipeline.served import Served, due, settle, verdict_of
-from stages.evaluation import policies_of
 from stages.settings import Config
 from stages.settings.rounds import CHANGES
 from stages.wiring.arms import chain_of
+from stages.wiring.inputs import policies_of
 from stages.wiring.subrun import finish_stage, write_config
 
 FIXED = ("run", "tasks", "sft", "promotion")

@@ -14,7 +14,7 @@ from env.sessions import Session, is_good, without_stop
 from env.solutions import Solution, read_solutions
 from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
-from pipeline.rows import BadRowError, LeftOut
+from pipeline.rows import BadRowError
 from stages.settings import Config
 from stages.wiring.demonstrator import style_of
 from stages.wiring.inputs import tasks_by_id
@@ -48,7 +48,7 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
                         one, reward = _of_session(solution, solution.session, style, env, corrections)
                 _refuse_low(reward, data.above)
             except BadRowError as error:
-                left_out.append(LeftOut(solution.row.source, solution.row.number, error.kind, str(error)))
+                left_out.append(solution.row.left_out(error))
                 continue
             shown.append(one)
             num_calls.append(corrections.num_calls)

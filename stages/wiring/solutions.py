@@ -27,7 +27,7 @@ class Recorded:
     def items(self) -> list[list[str]]:
         """Ids for the plan, a list for each shard."""
         ids = [[request.rollout_id for _, request in shard] for shard in self.shards]
-        return [ids[0] + [f"{row.source}: row {row.row}" for row in self.left_out], *ids[1:]] if ids else []
+        return [ids[0] + [row.place for row in self.left_out], *ids[1:]] if ids else []
 
     @property
     def estimate(self) -> dict[str, int]:

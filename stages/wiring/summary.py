@@ -7,14 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.manifest import read_manifest
-from pipeline.cli.runs import MAIN_CHAIN
-from pipeline.columns import ROLLOUTS
 from pipeline.errors import ArtifactError
-from pipeline.schema import read_parquet
-from stages.wiring.arm_costs import sampled_by_row
+from pipeline.runs import MAIN_CHAIN
+from stages.wiring.arm_costs import rows_of, sampled_by_row
 
 MEASURES = {
     "first_try": "first try, temperature 1",
@@ -125,14 +121,8 @@ def sampled_in(tables: Iterable[pa.Table]) -> dict[str, int]:
 
 def sampled_by(refresh: Path, *, is_whole: bool) -> list[pa.Table]:
     """Returns what a refresh sampled, stage by stage; one that gave no critic, as far as each came."""
-    tables = []
-    for stage in REFRESHED:
-        folder = refresh / stage
-        if is_whole or read_manifest(folder):
-            tables.append(Artifact.open(refresh, stage).table("rollouts"))
-        elif folder.is_dir():
-            shards = ledger.read(folder)[0].values()
-            tables += [read_parquet(folder / s.files["rollouts"]["path"], ROLLOUTS) for s in shards]
-        elif stage != REFRESHED[-1]:  # a refresh that labels or fit refused has no audit
-            raise ArtifactError(f"{folder} is missing, so nobody knows what this refresh cost")
-    return tables
+    for stage in REFRESHED:  # a refresh that labels or fit refused has no audit
+        if not (refresh / stage).is_dir() and (is_whole or stage != REFRESHED[-1]):
+            raise ArtifactError(f"{refresh / stage} is missing, so nobody knows what this refresh cost")
+    found = [rows_of(refresh / stage, "rollouts") for stage in REFRESHED]
+    return [table for table in found if table is not None]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.cli.runs import MAIN_CHAIN, REFRESHES
 from pipeline.report import Block, Drawing, Section, Table, Text, plots
 from pipeline.report.comparison import MEASURES
 from pipeline.report.comparison_page import claims_of
+from pipeline.runs import MAIN_CHAIN, REFRESHES
 
 SUCCESS = "success on held-out tasks"
 

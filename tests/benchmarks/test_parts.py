@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import critic_quality, engines, phone_policies
 from benchmarks._engines import Recorder, SentPrefixes
-from env.phone.world.tasks import generate_tasks
+from env.phone.tasks import generate_tasks
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.types import Rollout, Step

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.runs import MAIN_CHAIN
 from stages.wiring import run_folder
 
 ROOT = Path(__file__).parents[2]

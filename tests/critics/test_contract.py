@@ -8,12 +8,13 @@ import torch
 from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
 import critics
-from critics.fit.rows import critic_rows, error_positions, normalised, value_positions
+from critics.fit.rows import critic_rows, normalised
 from critics.frozen.calibrator import Calibrator
 from critics.frozen.contract import CONTRACT, REWARD, Contract, read_contract, save
 from critics.frozen.critic import read_value_logits
 from critics.frozen.model import make_critic
 from critics.privileged import Privileged
+from critics.readouts import error_positions, value_positions
 from pipeline.errors import ArtifactError
 from pipeline.training import TrainingRow
 from pipeline.types import Label

@@ -7,11 +7,11 @@ import pytest
 from critics.fit.convergence import task_brier
 from critics.fit.held_out import check_enough, held_out, outcome_states
 from critics.fit.loop import base_logit, calibrate, fit
-from critics.fit.rows import critic_rows, num_states, state_weight
+from critics.fit.rows import critic_rows, num_states
 from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, schedule
 from critics.frozen.calibrator import fit_calibrator
 from critics.frozen.model import make_critic
-from critics.labels.soft_targets import continued_labels, label_counts
+from critics.labels.soft_targets import continued_labels, label_counts, state_weight
 from critics.logit import logit, sigmoid
 from pipeline.artifacts.signals import StopRequested
 from pipeline.errors import ArtifactError, ExitCode

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from critics.fit.online import PRETRAINING_UPDATES, OnlineCritic, outcome_rows
-from critics.fit.rows import value_positions
 from critics.frozen.model import make_critic
+from critics.readouts import value_positions
 from pipeline.training.torch import TorchTrainer
 from tests.critics.conftest import NUM_CELLS, make_rollout, walks
 

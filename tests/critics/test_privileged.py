@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import critics
 from critics.fit.data import fit_data
-from critics.fit.rows import value_positions
 from critics.frozen.calibrator import Calibrator, fit_calibrator
 from critics.frozen.contract import save
 from critics.frozen.critic import FrozenCritic
 from critics.frozen.model import make_critic
 from critics.logit import sigmoid
 from critics.privileged import Counts, Privileged, counts_before, counts_of, with_words
+from critics.readouts import value_positions
 from pipeline.steps import check_tiling, joined, state_tokens
 from pipeline.types import Label, Rollout
 from tests.critics.conftest import make_rollout, make_task

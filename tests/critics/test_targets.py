@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from critics.fit.held_out import held_out, outcome_states
-from critics.fit.rows import critic_rows, state_weight
+from critics.fit.rows import critic_rows
 from critics.labels.checks import check_labels, check_outcomes_differ, kinds_of
 from critics.labels.choose_states import START_EVERY, candidate_steps, choose_states
 from critics.labels.named_targets import retarget
 from critics.labels.recovery import StateFeatures, fit_recovery, fold_of
 from critics.labels.samples import samples_of
-from critics.labels.soft_targets import label_counts, recovery_features
+from critics.labels.soft_targets import label_counts, recovery_features, state_weight
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import RolloutKind, StateRef
 from tests.critics.conftest import POLICY, build, make_rollout, make_task

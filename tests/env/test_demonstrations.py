@@ -8,8 +8,8 @@ from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import WAIT, tools_of
 from env.phone.offer import PHONE, SHARES
+from env.phone.tasks import practice_tasks
 from env.phone.world.levels import LEVELS
-from env.phone.world.tasks import practice_tasks
 from env.play.demonstrations import demonstrate
 from env.protocol import replay
 

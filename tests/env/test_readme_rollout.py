@@ -3,7 +3,7 @@ from pathlib import Path
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.scripted.policies import play_scripted
-from env.phone.world.tasks import generate_tasks
+from env.phone.tasks import generate_tasks
 from env.play.demonstrations import pieces_of
 
 README = Path(__file__).parents[2] / "README.md"

@@ -11,7 +11,7 @@ import pytest
 
 from env.catalog import offer_of
 from env.phone.scripted.policies import play_scripted
-from env.phone.world.tasks import generate_tasks
+from env.phone.tasks import generate_tasks
 from env.play.coder import Coder
 from env.play.player import Player
 from env.play.recorded import recorded_rollout

@@ -132,7 +132,7 @@ def test_bounds_of_one_seed_are_those_of_its_clusters() -> None:
         [Curve(np.array([0.0, 10.0]), np.tile(rng.permutation(200) < 100, (2, 1)) * 1.0, np.ones((2, 200)))]
         for _ in range(2)
     )
-    alone = mean_success(first, np.array([10.0]), seed=0)[0]
+    alone = mean_success(first, np.array([10.0]))[0]
     width = 2 * norm.ppf(0.975) * np.sqrt(0.25 / 200)
     assert alone.high - alone.low == pytest.approx(width, rel=0.1)
     found = compared(first, second, budget=10, threshold=0.9, seed=0)
@@ -148,9 +148,9 @@ def test_p_of_one_seed_is_that_of_a_normal_distribution() -> None:
 
 
 def test_bounds_of_a_rate_stay_within_it_and_those_of_other_returns_need_not() -> None:
-    high = mean_success([looked_at(0.9), looked_at(0.99)], np.array([10.0]), 0)[0]
+    high = mean_success([looked_at(0.9), looked_at(0.99)], np.array([10.0]))[0]
     assert (high.low > 0, high.high) == (True, 1.0)
-    prices = mean_success([looked_at(-0.1), looked_at(-0.01)], np.array([10.0]), 0)[0]
+    prices = mean_success([looked_at(-0.1), looked_at(-0.01)], np.array([10.0]))[0]
     assert prices.low < -0.5 < 0.2 < prices.high
 
 
@@ -158,7 +158,7 @@ def test_where_nothing_varies_there_are_no_bounds_and_no_p() -> None:
     found = compared([looked_at(0.9)], [looked_at(0.5)], budget=10, threshold=0.4, seed=0)
     assert (found.difference.value, found.difference_p, found.ratio_p) == (pytest.approx(0.4), 1.0, 1.0)
     assert interval_dict(found.difference)["low"] is None
-    assert interval_dict(mean_success([looked_at(0.9)], np.array([10.0]), 0)[0])["high"] is None
+    assert interval_dict(mean_success([looked_at(0.9)], np.array([10.0]))[0])["high"] is None
 
 
 def test_what_two_arms_share_by_seed_drops_out_of_their_difference() -> None:
@@ -175,7 +175,7 @@ def test_what_two_arms_share_by_seed_drops_out_of_their_difference() -> None:
     assert found.difference.low == pytest.approx(0.05)
     assert found.difference.high == pytest.approx(0.05)
     assert (found.ratio_at_least, found.ratio_at_most, found.ratio_p) == (0, np.inf, 1.0)
-    alone = mean_success(second, np.array([10.0]), seed=0)[0]
+    alone = mean_success(second, np.array([10.0]))[0]
     assert alone.high - alone.low > 0.1
     assert alone.value == pytest.approx(levels.mean())
 

@@ -19,8 +19,8 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.runner import Start, run_stage
 from pipeline.artifacts.signals import StopFlag
 from pipeline.artifacts.start import identity_of
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
+from pipeline.runs import MAIN_CHAIN
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config

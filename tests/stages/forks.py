@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from pipeline.artifacts.runner import run_stage
-from pipeline.cli.runs import ROUND_CHAIN
+from pipeline.runs import ROUND_CHAIN
 from stages.settings import Config
 from tests.pipeline.toy import child
 

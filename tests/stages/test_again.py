@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.runs import MAIN_CHAIN
 
 ROOT = Path(__file__).parents[2]
 

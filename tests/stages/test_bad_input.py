@@ -12,9 +12,9 @@ from tokenizers import AddedToken
 
 from critics.fit.held_out import outcome_states
 from critics.frozen.contract import Contract, read_contract
+from env.phone.files import write_files
 from env.phone.offer import PHONE
-from env.phone.world.files import write_files
-from env.phone.world.tasks import generate_tasks
+from env.phone.tasks import generate_tasks
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.models.policy import load_tokenizer

@@ -13,10 +13,10 @@ import torch
 from critics.labels.splits import split_clusters
 from pipeline.artifacts import ledger
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError
 from pipeline.ids import rollout_id
 from pipeline.models.policy import load_policy
+from pipeline.runs import MAIN_CHAIN
 from pipeline.steps import check_tiling
 from pipeline.tables import labels_from
 from stages.wiring.pages import gate_words

@@ -6,8 +6,8 @@ import pytest
 
 from env.phone.episode.environment import PhoneEnv
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.models.policy import load_policy
+from pipeline.runs import MAIN_CHAIN
 from tests.serving import assert_serves, served
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 from critics.drift.state import DriftRules
 from critics.fit.schedule import FitSettings
-from env.phone.world.tasks import generate_tasks
+from env.phone.tasks import generate_tasks
 from pipeline.artifacts.start import identity_of
-from pipeline.cli.runs import ROUND_CHAIN
 from pipeline.credit import MODES, LossOptions
 from pipeline.engines.vllm import VllmOptions
+from pipeline.runs import ROUND_CHAIN
 from pipeline.settings import known_keys
 from stages.command import main
 from stages.settings import Config

@@ -15,9 +15,9 @@ import pytest
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
+from pipeline.runs import MAIN_CHAIN
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.rounds import play_round

@@ -20,7 +20,7 @@ from pipeline.artifacts import ledger
 from pipeline.artifacts.disk import process_start
 from pipeline.artifacts.lock import Lock, holder, players
 from pipeline.artifacts.manifest import NAME
-from pipeline.cli.runs import MAIN_CHAIN
+from pipeline.runs import MAIN_CHAIN
 from stages import nodes
 from tests.pipeline.test_kill_sweep import facts
 from tests.stages.test_kills import ROOT, SCRIPTED, WHOLE, Forks, forks, kill_at, log_of, passed, undisturbed

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.commit import Shards
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.processes.pool import Pool
 from pipeline.processes.worker import Worker
+from pipeline.runs import MAIN_CHAIN
 from stages.wiring import sft_data
 from stages.wiring.demonstrator import Lesson, play_lesson
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.models.policy import load_policy
+from pipeline.runs import MAIN_CHAIN
 from stages.command import main
 from tests.serving import writes_feedback
 from tests.stages.conftest import Lab

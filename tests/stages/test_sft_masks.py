@@ -11,7 +11,7 @@ from env.chat.neutral import added_tokens
 from env.phone.episode.environment import PhoneEnv
 from env.phone.episode.tools import TOOLS
 from env.phone.offer import PHONE
-from env.phone.world.tasks import practice_tasks
+from env.phone.tasks import practice_tasks
 from env.play.demonstrations import demonstrate
 from pipeline.models.tiny import train_tokenizer
 from stages.wiring.sft_data import encode

@@ -16,9 +16,9 @@ import pytest
 import stages.bodies.stored
 from env.play.stripping import is_success
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.cli.runs import MAIN_CHAIN
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_policy, load_tokenizer
+from pipeline.runs import MAIN_CHAIN
 from pipeline.training.stored.stopping import PATIENCE
 from pipeline.training.torch import TorchTrainer
 from stages.wiring.plan_work import work_of

@@ -1,8 +1,7 @@
 """The phone environment: one customer, one company, and what the agent may do for the one with the other."""
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 from env.chat.neutral import tool_text
 from env.phone.episode.calls import Outcome, Sent, State, place_call, submit_form, tick, wait
@@ -15,7 +14,6 @@ from env.phone.world import lexicon
 from env.phone.world.levels import LEVELS, most_turns
 from env.phone.world.world import World, WorldKey, make_world
 from env.protocol import Action, EnvSpec, Observation, StepResult, ToolCall
-from pipeline.ids import canonical_json
 from pipeline.types import Event, Feedback, Message, Task, Verdict
 
 _Reply = tuple[str, list[Event]]
@@ -44,7 +42,6 @@ class PhoneEnv:
         self.states = [self.state]  # before each message, and the last one
         self.outcome: Outcome | None = None  # what the last message came to, if it was a call or waited
         self._task = task
-        self._seed = seed
         self._speaker = Speaker(task.task_id, seed)
         self._call_id = ""
         self._infra_error: str | None = None
@@ -247,26 +244,6 @@ class PhoneEnv:
         if self._infra_error is not None or self._success:
             return None
         return rule_feedback(self.events, self.verbosity, *advice(self.world))
-
-    def state_digest(self) -> str:
-        """Returns the SHA-256 of the state's canonical JSON."""
-        assert self._task is not None
-        state, held = self.state, self.state.held
-        value = {
-            "task": self._task.task_id,
-            "seed": self._seed,
-            "counter": self._speaker.counter,
-            "form": None if state.form is None else sorted(state.form),
-            "served": sorted(state.served),
-            "strikes": [list(pair) for pair in state.strikes],
-            "tick": state.tick,
-            "ended": state.ended,
-            "referred": sorted(map(list, state.referred)),
-            "rung": sorted(state.rung),
-            "held": held and [self._call_id, held.phone, held.request_id, *map(sorted, astuple(held.sent))],
-            "events": [[e.code, e.turn, e.target, list(e.fields), e.detail] for e in self.events],
-        }
-        return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
     def close(self) -> None:
         """Ends the episode; there is nothing to free."""

@@ -13,7 +13,7 @@ from env.feedback_tool.environment import NO_ERROR
 from env.math.worked import Worked
 from env.phone.scripted.policies import play_scripted
 from env.phone.scripted.spoken import in_style
-from env.phone.world.tasks import practice_tasks
+from env.phone.tasks import practice_tasks
 from env.play.player import Player
 from env.play.queue import play_unit
 from env.play.requests import EpisodeRequest, PlaySettings

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from env.phone.world.files import main, read_files, write_files
-from env.phone.world.tasks import generate_tasks
+from env.phone.files import main, read_files, write_files
+from env.phone.tasks import generate_tasks
 from pipeline.errors import ConfigError
 from tests.env.phone.worlds import mixed_tasks
 
@@ -121,6 +121,6 @@ def test_tasks_that_do_not_go_together_are_refused(folder, changed, message):
 
 
 def test_a_task_that_cannot_be_solved_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("env.phone.world.tasks.fewest_turns", lambda world, state: 99)
+    monkeypatch.setattr("env.phone.tasks.fewest_turns", lambda world, state: 99)
     with pytest.raises(ConfigError, match=r"tasks\.jsonl: row 1 cannot be solved: a shortest plan has 100"):
         read(folder)

@@ -8,7 +8,7 @@ import pytest
 from env.phone.episode.edits import FILLER, THANKS
 from env.phone.offer import PHONE
 from env.phone.solver.solver import fewest_turns
-from env.phone.world.tasks import generate_tasks
+from env.phone.tasks import generate_tasks
 from env.play.edited_steps import Edit, changed_state
 from env.play.player import Player
 from env.play.queue import play_unit

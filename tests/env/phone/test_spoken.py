@@ -9,7 +9,7 @@ from env.phone.scripted.policies import POLICIES, play_scripted
 from env.phone.scripted.spoken import UNKNOWN, in_style, to_compact
 from env.protocol import replay
 from tests.env.phone.worlds import STYLE as COMPACT
-from tests.env.phone.worlds import mixed_tasks, started
+from tests.env.phone.worlds import mixed_tasks, started, state_digest
 
 FULL = FullStyle(TOOLS)
 TASKS = mixed_tasks(24, companies=24, others=2)
@@ -19,10 +19,10 @@ both_styles = pytest.mark.parametrize("style", [COMPACT, FULL], ids=["compact", 
 def states_of(style, task, seed, actions):
     """Returns digests of all states, events and verdict, of the actions' texts as a style reads them."""
     env = started(task, seed)
-    digests, events = [env.state_digest()], []
+    digests, events = [state_digest(env)], []
     for action in actions:
         events.append(env.step(style.parse(action.text)).events)
-        digests.append(env.state_digest())
+        digests.append(state_digest(env))
     return digests, events, env.verdict()
 
 

@@ -8,11 +8,11 @@ import pytest
 from env.phone.episode.calls import State
 from env.phone.offer import PHONE
 from env.phone.solver.solver import fewest_turns
+from env.phone.tasks import SPLITS, generate_tasks, practice_tasks, unsolvable
 from env.phone.world.companies import MAX_COMPANIES, company_name
 from env.phone.world.levels import LEVELS
 from env.phone.world.lexicon import PRIORS, TRAINING_INDUSTRIES, UNSEEN_INDUSTRIES
 from env.phone.world.rules import prior_fields, sufficient_forms
-from env.phone.world.tasks import SPLITS, generate_tasks, practice_tasks, unsolvable
 from env.phone.world.world import WorldKey
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.ids import digest
@@ -263,11 +263,11 @@ def test_a_key_whose_first_draws_cannot_be_solved_is_drawn_again_and_counted(mon
         refused.append(world)
         return "no" if len(refused) <= 3 else ""
 
-    monkeypatch.setattr("env.phone.world.tasks.unsolvable", picky)
+    monkeypatch.setattr("env.phone.tasks.unsolvable", picky)
     sizes = ONE_OF_EACH | {"num_companies": 4, "level_shares": {3: 1.0}}
     tasks = generate_tasks(**sizes)
     assert [task.details["num_redrawn"] for task in tasks] == [3, 0, 0, 0, 0]
     assert world_of(tasks[0]) == refused[3] != refused[0]
-    monkeypatch.setattr("env.phone.world.tasks.unsolvable", lambda world: "no")
+    monkeypatch.setattr("env.phone.tasks.unsolvable", lambda world: "no")
     with pytest.raises(RuntimeError, match="no solvable world in 20 draws"):
         generate_tasks(**sizes)

@@ -1,17 +1,20 @@
 """Small worlds written out by hand, generated tasks of one level, and episodes played by commands."""
 
+import hashlib
 import math
+from dataclasses import astuple
 from functools import cache
 from itertools import combinations
 
 from env.phone.episode.compact import CompactStyle
 from env.phone.episode.environment import PhoneEnv
 from env.phone.solver.solver import Move, optimal_move, optimal_value, play, tool_call
+from env.phone.tasks import generate_tasks
 from env.phone.world.companies import Company, Department
 from env.phone.world.lexicon import REFERENCE
 from env.phone.world.rules import minimal_sets
-from env.phone.world.tasks import generate_tasks
 from env.phone.world.world import Request, World, WorldKey, make_world
+from pipeline.ids import canonical_json
 
 STYLE = CompactStyle()
 LEVELS = (1, 2, 3, 4, 5)
@@ -22,6 +25,24 @@ USUAL = {
     "billing": (BILLING, {"wants": [("full_name",)]}),
     "fraud": (FRAUD, {"wants": [("email", "member_id")], "after": "customer_service"}),
 }
+
+
+def state_digest(env: PhoneEnv) -> str:
+    """Returns the SHA-256 of all that an episode's future and its verdict follow from."""
+    state, held = env.state, env.state.held
+    value = {
+        "speaker": [env._speaker._key, env._speaker.counter],
+        "form": None if state.form is None else sorted(state.form),
+        "served": sorted(state.served),
+        "strikes": [list(pair) for pair in state.strikes],
+        "tick": state.tick,
+        "ended": state.ended,
+        "referred": sorted(map(list, state.referred)),
+        "rung": sorted(state.rung),
+        "held": held and [env._call_id, held.phone, held.request_id, *map(sorted, astuple(held.sent))],
+        "events": [[e.code, e.turn, e.target, list(e.fields), e.detail] for e in env.events],
+    }
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def small_world(level=3, wants=("fraud",), lacking=(), lines=None, busy=(), closings=()):

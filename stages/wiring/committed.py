@@ -24,7 +24,7 @@ from pipeline.types import Rollout
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Committed:
     """An iteration that an earlier start committed; `values` is None without a critic."""
 
     rollouts: list[Rollout]
@@ -72,7 +72,7 @@ def iteration_tables(
     num_updates: int,
     aggregation: Aggregation,
 ) -> dict[str, pa.Table]:
-    """Returns an iteration's tables; `num_updates` were taken before, the rest is as in `Recorded`."""
+    """Returns an iteration's tables; `num_updates` were taken before, the rest is as in `Committed`."""
     contexts = {rollout.rollout_id: rollout.context for rollout in batch.rollouts}
     made = [update for update in updates if update.rollouts]
     old, ref = (logprobs.get(name, {}) for name in ("old_logprobs", "ref_logprobs"))

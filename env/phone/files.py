@@ -1,6 +1,6 @@
 """Companies and tasks as files that people may edit: JSON lines, checked row by row, field by field.
 
-    python -m env.phone.world.files FOLDER --companies 100 --train 500 --val 100 --test 100 --seed 0
+    python -m env.phone.files FOLDER --companies 100 --train 500 --val 100 --test 100 --seed 0
 
 writes FOLDER/companies.jsonl and FOLDER/tasks.jsonl, what the generator would make. A row says from what a
 company or a task is made, never a hidden value. With `tasks.files`, the folder of both,
@@ -13,9 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from env.phone.world.companies import CompanyKey, openings
-from env.phone.world.levels import LEVEL_SHARES, LEVELS
-from env.phone.world.tasks import (
+from env.phone.tasks import (
     COMPANY_SHARES,
     SPLITS,
     company_key,
@@ -24,6 +22,8 @@ from env.phone.world.tasks import (
     task_of,
     unsolvable,
 )
+from env.phone.world.companies import CompanyKey, openings
+from env.phone.world.levels import LEVEL_SHARES, LEVELS
 from env.phone.world.world import ALLOWED, WorldKey, make_world, refusal
 from pipeline.errors import ConfigError
 from pipeline.types import Task
