@@ -110,7 +110,7 @@ def _trained(
             shards=learner.pace.timed(start.shards, commit="commit"),
             log=start.metrics,
             show=start.samples,
-            half_precision="bfloat16" in (start.config.engine.dtype, start.config.training.dtype),
+            half_precision=start.config.half_precision,
         )
         with start.progress(settings.num_iterations, "iterations", state.iterations) as advance:
             while state.iterations < settings.num_iterations and not state.drift.wants_refresh:

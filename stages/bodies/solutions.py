@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from env.catalog import offer_of
 from env.play.coder import Coder
 from env.play.recorded import DISAGREES, recorded_rollout
 from env.play.requests import EpisodeRequest
@@ -49,12 +48,10 @@ def bring_in(start: Start[Config], work: Recorded, first: int) -> dict[str, Any]
     disagreed = sum(any(event.code == DISAGREES for event in r.events) for r in rollouts)
     start.say(f"{len(rollouts)} recorded solutions; the verifier gives {disagreed} of them another reward")
     used = [solution for shard in work.shards for solution, request in shard if request.rollout_id in there]
-    prompt = start.config.prompt
-    style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
     return {
         "recorded": len(rollouts),
         "left_out": tell_left_out(start, left_out),
-        "thoughts_lost": tell_thoughts_lost(start, used, style),
+        "thoughts_lost": tell_thoughts_lost(start, used, start.config.style()),
         DISAGREES: disagreed,
     }
 

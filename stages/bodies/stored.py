@@ -41,7 +41,7 @@ def make(start: Start[Config], work: Work | None) -> None:
     examples, stamp = _examples(start, work, policy)
     objective = make_objective(**settings.objective.model_dump(include={"kind", "temperature"}))
     trainer = make_policy_trainer(start.config, policy, learning_rate=lambda done: settings.learning_rate)
-    half = "bfloat16" in (start.config.engine.dtype, start.config.training.dtype)
+    half = start.config.half_precision
     if settings.objective.estimates or (half and settings.objective.judged_by_loss):
         # By the weights that it starts from, so before any checkpoint's.
         own = partial(with_own_logprobs, trainer, everyone=half)

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from pydantic import create_model, model_validator
 
 from env.catalog import offer_of
+from env.chat.style import ChatStyle
 from env.offer import TaskSettings
 from pipeline.settings import Section
 from stages.settings.actor import Actor
@@ -73,6 +74,16 @@ class Config(Section):
     def held_out(self) -> tuple[str, ...]:
         """Splits to evaluate on: as set, else val and the environment's first test split."""
         return self.run.held_out or offer_of(self.tasks.environment).splits[1:3]
+
+    @property
+    def half_precision(self) -> bool:
+        """Whether log-probabilities of engine or trainer have the errors of bf16."""
+        return "bfloat16" in (self.engine.dtype, self.training.dtype)
+
+    def style(self, tokenizer: Any = None) -> ChatStyle:
+        """Returns how messages become text; with a tokenizer none of them can hold its added tokens."""
+        environment = offer_of(self.tasks.environment)
+        return environment.style(self.prompt.style, tokenizer, thinking=self.prompt.thinking)
 
     def gpus_wanted(self, *, engine: bool, training: bool) -> dict[str, int]:
         """Returns setting -> number of GPUs that a stage with an engine, with training, would use."""

@@ -63,7 +63,7 @@ def solver_values(
     offer = offer_of(config.tasks.environment)
     if offer.solver_value is None:
         return {r.rollout_id: [math.nan] * len(r.steps) for r in rollouts}
-    style = offer.style(config.prompt.style, thinking=config.prompt.thinking)
+    style = config.style()
     found: dict[str, Sequence[float]] = {}
     for r in rollouts:
         actions = [style.parse(text) for text in r.message_texts]

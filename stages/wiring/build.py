@@ -60,8 +60,7 @@ def silent_engine(config: Config, policy: Policy, policy_digest: str) -> Engine:
 
 def _scripted_engine(config: Config, policy: Policy) -> Engine:
     """Returns an engine that plays the environment's scripted agent, encoded by `policy`'s tokenizer."""
-    environment, prompt = offer_of(config.tasks.environment), config.prompt
-    style = environment.style(prompt.style, thinking=prompt.thinking)
+    environment, style = offer_of(config.tasks.environment), config.style()
     if environment.scripted is None:
         raise ConfigError(
             f"engine.kind = scripted, but the environment {environment.name} has no scripted agent; choose "

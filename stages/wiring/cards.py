@@ -23,8 +23,7 @@ METHOD = {
 
 def serve_folder(start: Start, folder: Path, tokenizer: Any) -> None:
     """Writes tokenizer, chat template and generation config beside exported weights."""
-    prompt = start.config.prompt
-    style = offer_of(start.config.tasks.environment).style(prompt.style, tokenizer, thinking=prompt.thinking)
+    style = start.config.style(tokenizer)
     save_for_serving(tokenizer, folder, stop_token=style.stop_token, chat_template=style.template)
 
 

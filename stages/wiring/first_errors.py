@@ -89,7 +89,7 @@ def measured(solutions: Sequence[Solution], named: Sequence[int | None], seed: i
 def by_verifier(config: Config, solutions: Sequence[Solution], left_out: Counter[str]) -> Named | None:
     """Returns the first step of each solution that the environment calls wrong; None if it speaks of none."""
     offer, prompt = offer_of(config.tasks.environment), config.prompt
-    style = offer.style(prompt.style, thinking=prompt.thinking)
+    style = config.style()
     judged, named, words = list[Solution](), list[int | None](), set[str]()
     for solution in solutions:
         with closing(offer.make_env(config.tasks, prompt.verbosity)) as env:

@@ -30,7 +30,7 @@ def make_player(
 ) -> Player:
     """Returns a player of `policy`, on `engine` if one is given."""
     environment, prompt = offer_of(config.tasks.environment), config.prompt
-    style = environment.style(prompt.style, policy.tokenizer, thinking=prompt.thinking)
+    style = config.style(policy.tokenizer)
     engine = engine or make_engine(config, policy)
     return Player(
         engine=engine,

@@ -88,7 +88,7 @@ def stripped_guided(config: Config, material: Material, tokenizer: Any) -> tuple
     The counter says of each such word how many rollouts say it.
     """
     prompt, offer = config.prompt, offer_of(config.tasks.environment)
-    style = offer.style(prompt.style, tokenizer, thinking=prompt.thinking)
+    style = config.style(tokenizer)
     coder = Coder(tokenizer, style.stop_token)
     vocabulary = Vocabulary({task.task_id: task.cluster for task in material.tasks.values()})
     vocabulary.hear([*material.bare, *material.guided])
