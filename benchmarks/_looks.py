@@ -74,7 +74,7 @@ def lines(regime: str, tables: Seeds, against: str) -> list[list[str]]:
         if arm not in of_arm:
             line += [""] * 6
             continue
-        judged, (of_gap, of_ratio) = of_arm[arm], map(p_words, p[arm])
+        judged, (of_gap, of_ratio) = of_arm[arm], map(p_words, p[arm]) if len(tables) > 1 else ("", "")
         line += [interval_words(judged.difference, 3), of_gap, times(judged), of_ratio]
         for cost in ("tokens", "seconds"):
             pair = (by_cost[cost][name] for name in (arm, against))
