@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ from env.chat.prefix import check_prefixes
 from env.chat.style import ChatStyle
 from env.feedback.leak_guard import holds_value
 from env.protocol import Action, Env
+from env.tasks_check import opening_problem, tasks_problem
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.rows import LeftOut
 from pipeline.settings import Section, setting
@@ -140,9 +142,45 @@ class EnvironmentOffer:
         return style
 
     def task_set(self, settings: TaskSettings, seed: int) -> TaskSet:
-        """Returns the tasks of all splits, and the rows that made none."""
-        made = self.make_tasks(settings, seed)
-        return made if isinstance(made, TaskSet) else TaskSet(made, [])
+        """Returns the tasks of all splits, and the rows that made none.
+
+        Raises ConfigError where `make_tasks` fails, or makes what no stage can use.
+        """
+        try:
+            made = self.make_tasks(settings, seed)
+            found = made if isinstance(made, TaskSet) else TaskSet(list(made), [])
+        except (ConfigError, ArtifactError):
+            raise
+        except Exception as error:  # whatever an environment of somebody else's does
+            raise self._refused("make_tasks fails", f"{type(error).__name__}: {error}") from error
+        problem = tasks_problem(found.tasks, self.splits, val_shares_clusters=self.val_shares_clusters)
+        if problem:
+            raise self._refused("make_tasks makes what no stage can use", problem)
+        return found
+
+    def check_openings(self, settings: TaskSettings, tasks: Iterable[Task]) -> None:
+        """Raises ConfigError unless the first task of each split opens, and opens the same way again."""
+        first: dict[str, Task] = {}
+        for task in tasks:
+            first.setdefault(task.split, task)
+        for task in first.values():
+            where = f"task {task.task_id} of {task.split} cannot be opened"
+            try:
+                env = self.make_env(settings, "observed")
+                problem = opening_problem(env, task)
+                with suppress(Exception):  # as in episodes: nothing depends on it
+                    env.close()
+            except (ConfigError, ArtifactError):
+                raise
+            except Exception as error:
+                raise self._refused(where, f"{type(error).__name__}: {error}") from error
+            if problem:
+                raise self._refused(where, problem)
+
+    def _refused(self, what: str, why: str) -> ConfigError:
+        return ConfigError(
+            f"the environment {self.name}: {what}: {why}. Next: mend it (docs/environments.md)"
+        )
 
     def env(self) -> Env:
         """Returns an environment with default settings, for libraries that bring their own rows."""

@@ -151,9 +151,12 @@ def _problems(
         try:
             values = values_of(row, columns, fields)
             problem = problem_of(values)
+            words = words_of(problem.prompt)
+            if not words:
+                raise BadRowError("bad_prompt", "its prompt says nothing")
             own = _split_of(values["split"]) if split == BY_ROW else split
             shared = values["cluster"]
-            cluster = digest("said", words_of(problem.prompt)) if shared in (None, "") else str(shared)
+            cluster = digest("said", words) if shared in (None, "") else str(shared)
             found.append(Candidate(row.source, row.number, own, cluster, _level_of(values["level"]), problem))
         except BadRowError as error:
             left_out.append(row.left_out(error))

@@ -21,7 +21,9 @@ from stages.wiring.left_out import tell_left_out
 def plan(start: Start[Config]) -> Plan[TaskSet]:
     """Generates the tasks, or reads what they are made from: one shard."""
     settings = start.config.tasks
-    made = offer_of(settings.environment).task_set(settings, start.seed)
+    offer = offer_of(settings.environment)
+    made = offer.task_set(settings, start.seed)
+    offer.check_openings(settings, made.tasks)
     ids = [task.task_id for task in made.tasks]
     unused = [row.place for row in made.left_out]
     estimate = {"tasks": len(ids), **({"rows_left_out": len(unused)} if unused else {})}

@@ -120,6 +120,12 @@ def test_bad_rows_are_left_out_with_a_reason_and_a_source_of_bad_rows_is_refused
         made(path)
 
 
+def test_a_row_whose_prompt_says_nothing_is_left_out(tmp_path: Path) -> None:
+    rows = [{"prompt": [{"role": "user", "content": f"{i}?" if i else " "}], "answer": i} for i in range(40)]
+    found = made(write(tmp_path / "rows.jsonl", rows), environment="short")
+    assert (len(found.tasks), kinds(found)) == (39, {"bad_prompt": 1})
+
+
 def test_too_few_clusters_to_hold_any_out_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"leaves no task for train .*smaller tasks\.num_held_out"):
         made(write(tmp_path / "rows.jsonl", questions(100, 2)))

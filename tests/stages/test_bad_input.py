@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ from tokenizers import AddedToken
 
 from critics.fit.held_out import outcome_states
 from critics.frozen.contract import Contract, read_contract
+from env.phone.episode.environment import PhoneEnv
 from env.phone.files import write_files
 from env.phone.offer import PHONE
 from env.phone.tasks import generate_tasks
+from env.protocol import Observation
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.models.policy import load_tokenizer
@@ -354,6 +357,33 @@ def test_tasks_are_made_from_files_and_a_wrong_row_is_named(empty, tmp_path, cap
     path.write_text(path.read_text().replace('"level": 3', '"level": 7', 1))
     with pytest.raises(ConfigError, match="row 1, field level: got 7"):
         of_files(tmp_path)
+
+
+def test_an_environment_that_makes_no_task_ends_as_a_wrong_setting_and_leaves_nothing(
+    empty, monkeypatch, capsys
+):
+    mute = dataclasses.replace(PHONE, make_tasks=lambda settings, seed: [])
+    monkeypatch.setattr("stages.tasks.offer_of", lambda name: mute)
+    for _ in range(2):  # nor does it count as complete afterwards
+        assert empty.start("tasks") == 2
+        assert "no task of 0 is of train or val" in capsys.readouterr().err
+    assert not (empty.run_dir / "tasks" / "plan.json").exists()
+
+
+@pytest.mark.parametrize("made", [None, random.random])
+def test_tasks_of_an_environment_that_opens_otherwise_each_time_are_not_stored(
+    empty, monkeypatch, capsys, made
+):
+    class Drawing(PhoneEnv):
+        def reset(self, task, seed):
+            said = super().reset(task, seed).messages
+            return made and Observation(({"role": "user", "content": f"{said} {made()}"},))
+
+    offer = dataclasses.replace(PHONE, make_env=lambda settings, verbosity: Drawing())
+    monkeypatch.setattr("stages.tasks.offer_of", lambda name: offer)
+    assert empty.start("tasks") == 2
+    assert ("draws at random" if made else "reset gives None") in capsys.readouterr().err
+    assert not (empty.run_dir / "tasks" / "plan.json").exists()
 
 
 @pytest.mark.parametrize("name", ["companies.jsonl", "tasks.jsonl"])

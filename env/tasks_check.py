@@ -1,0 +1,121 @@
+"""What an environment makes and opens, before it counts: a later stage would trip over it, or learn wrongly.
+
+Each check returns what is wrong in words, with what is allowed, or "".
+"""
+
+import json
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+from env.play.checks import messages_problem
+from env.protocol import Env, Observation
+from pipeline.rows import shown
+from pipeline.types import Task
+
+NEEDED = ("train", "val")
+"""Splits that the stages ask every environment for; a test split may have no task."""
+_TEXTS = ("task_id", "data_source", "split", "style", "ground_truth", "ability", "cluster")
+_NEVER_EMPTY = ("task_id", "cluster")
+_LEAST = {"level": 1, "index": 0}
+_MOST = 2**31 - 1  # of the table's integers
+
+
+def tasks_problem(tasks: Sequence[Any], splits: Sequence[str], *, val_shares_clusters: bool = False) -> str:
+    """Checks a whole list of tasks: each by itself, their ids, the splits they are of, and their clusters.
+
+    A cluster is what a critic could know by heart, so train shares none with another split; `val` may where
+    `val_shares_clusters` says so.
+    """
+    numbers = dict[str, int]()  # task_id -> which task has it
+    for number, task in enumerate(tasks, start=1):
+        if not isinstance(task, Task):
+            return f"item {number} is {shown(task)}; allowed: pipeline.types.Task"
+        if problem := _task_problem(task, splits):
+            return f"task {number}, {shown(task.task_id)}: {problem}"
+        if (first := numbers.setdefault(task.task_id, number)) != number:
+            return f"tasks {first} and {number} have one task_id, {task.task_id!r}; allowed: each its own"
+    if missing := [split for split in NEEDED if all(task.split != split for task in tasks)]:
+        return f"no task of {len(tasks)} is of {' or '.join(missing)}; allowed: at least one of each"
+    apart = [split for split in splits[1:] if not (split == "val" and val_shares_clusters)]
+    trained_on = {task.cluster: task.task_id for task in tasks if task.split == "train"}
+    for task in tasks:
+        if task.split in apart and task.cluster in trained_on:
+            return (
+                f"task {task.task_id!r} of {task.split} has the cluster {shown(task.cluster)}, and so has "
+                f"{trained_on[task.cluster]!r} of train; allowed: clusters that train does not have"
+                + (", or val_shares_clusters=True in the offer" if task.split == "val" else "")
+            )
+    return ""
+
+
+def _task_problem(task: Task, splits: Sequence[str]) -> str:
+    for name in _TEXTS:
+        value = getattr(task, name)
+        if not isinstance(value, str) or not _is_json(value):
+            return f"{name} is {shown(value)}; allowed: Unicode text"
+        if name in _NEVER_EMPTY and not value.strip():
+            return f"{name} is {value!r}; allowed: a text that says something"
+    for name, least in _LEAST.items():
+        value = getattr(task, name)
+        if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= _MOST:
+            return f"{name} is {shown(value)}; allowed: a whole number from {least}"
+    if task.split not in splits:
+        return f"split is {task.split!r}; allowed: {', '.join(splits)}, the splits of the offer"
+    if not isinstance(task.details, dict) or not _is_json(task.details):
+        return f"details are {shown(task.details)}; allowed: a dict that JSON can hold, without NaN"
+    if problem := _messages_problem(task.prompt):
+        return f"prompt: {problem}"
+    # A task is stored with these two alone.
+    extra = sorted({key for message in task.prompt for key in message} - {"role", "content"})
+    return f"prompt: a message has {', '.join(extra)}; allowed: role and content" if extra else ""
+
+
+def _messages_problem(messages: Any) -> str:
+    """Checks what an episode opens with, whatever it may be."""
+    if not isinstance(messages, list | tuple) or not all(map(_is_message, messages)):
+        return f"it is {shown(messages)}; allowed: a tuple of messages, dicts with role and content"
+    if problem := messages_problem(messages):
+        return problem
+    says = any(message["content"].strip() for message in messages)
+    return "" if says else f"it says nothing: {shown(messages)}; allowed: a message with content"
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+def opening_problem(env: Env, task: Task) -> str:
+    """Checks what `reset` gives for a task, and that it gives the same again: replay is the snapshot."""
+    opened: list[Any] = [env.reset(task, 0), env.reset(task, 0)]
+    for observation in opened:
+        if not isinstance(observation, Observation):
+            return f"reset gives {shown(observation)}; allowed: env.protocol.Observation"
+        if problem := _messages_problem(observation.messages):
+            return f"what reset gives cannot be used: {problem}"
+    first, again = ([f"{m['role']}: {m['content']}" for m in found.messages] for found in opened)
+    if first == again:
+        return ""
+    said, other = next(
+        ((one, two) for one, two in zip(first, again, strict=False) if one != two),
+        (f"{len(first)} messages", f"{len(again)} messages"),
+    )
+    return (
+        f"the environment draws at random: reset with one seed gives {_from_where(said, other)}, then "
+        f"{_from_where(other, said)}; allowed: the same each time"
+    )
+
+
+def _from_where(text: str, other: str) -> str:
+    """Returns a text from shortly before the place where it differs from another."""
+    pairs = zip(text, other, strict=False)
+    same = next((i for i, (one, two) in enumerate(pairs) if one != two), min(len(text), len(other)))
+    return shown(text[max(0, same - 20) :])
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # a surrogate alone is no text
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
