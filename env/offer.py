@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from env.chat.prefix import check_prefixes
 from env.chat.style import ChatStyle
 from env.feedback.leak_guard import holds_value
 from env.protocol import Action, Env
+from env.splitters import SPLITTERS
 from env.tasks_check import opening_problem, tasks_problem
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.rows import LeftOut
@@ -124,6 +126,20 @@ class EnvironmentOffer:
     feedback_tool: bool = False
     # (task, text) -> whether it tells the task's answer or a hidden value: no model's feedback may.
     gives_away: Callable[[Task, str], bool] = tells_ground_truth
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for what would fail, or count as nothing, stages later."""
+        shares = self.demonstrators.shares if self.demonstrators else {}
+        if self.splitter not in SPLITTERS:
+            raise self._refused(f"splitter is {self.splitter!r}", f"allowed: {', '.join(SPLITTERS)}")
+        if not self.styles:
+            raise self._refused("styles is empty", "allowed: at least one prompt style")
+        if self.splits[:2] != ("train", "val") or len({*self.splits}) < len(self.splits):
+            said = f"splits are {', '.join(self.splits)}"
+            raise self._refused(said, "allowed: train, val, then test splits, each once")
+        for name, share in shares.items():
+            if not 0 <= share < math.inf:  # NaN is in no range
+                raise self._refused(f"demonstrators.shares gives {name} {share}", "allowed: 0 and above")
 
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, by default the first; `thinking` leaves room for thoughts.

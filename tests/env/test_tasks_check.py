@@ -4,11 +4,13 @@ import math
 import random
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from env.catalog import BUILT_IN, offer_of
+from env.offer import EnvironmentOffer
 from env.protocol import Observation
 from env.tasks_check import opening_problem, tasks_problem
 from env.unplayed import unplayed
@@ -203,3 +205,29 @@ def test_built_in_environments_open_their_tasks_without_a_sandbox(
 def test_sessions_that_nobody_can_play_open_as_they_were_recorded() -> None:
     offer = unplayed("support", [])
     offer.check_openings(offer.settings(), GOOD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"splitter": "line"}, "splitter is 'line': allowed: message, lines, blocks"),
+        ({"styles": {}}, "styles is empty: allowed: at least one prompt style"),
+        ({"splits": ("train", "test")}, "splits are train, test: allowed: train, val, then test splits"),
+        ({"splits": ("val", "train")}, "splits are val, train: allowed: train, val, then"),
+        ({"splits": ("train", "val", "val")}, "splits are train, val, val: allowed: train, val, then"),
+        (
+            {"demonstrators": SimpleNamespace(shares={"careful": 1.5, "rash": -0.5})},
+            "demonstrators.shares gives rash -0.5: allowed: 0 and above",
+        ),
+        (
+            {"demonstrators": SimpleNamespace(shares={"rash": math.nan})},
+            "gives rash nan: allowed: 0",
+        ),
+    ],
+)
+def test_an_offer_that_cannot_be_used_is_refused_when_it_is_made(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        replace(SHORT, **changes)
+    assert str(raised.value).startswith("the environment short: ")
+    assert said in str(raised.value)
+    assert isinstance(replace(SHORT, splits=("train", "val")), EnvironmentOffer)
