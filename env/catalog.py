@@ -38,6 +38,8 @@ def offer_of(name: str) -> EnvironmentOffer:
         sys.path.append(os.getcwd())  # a console script does not look there by itself
     try:
         offer = getattr(import_module(module_name), attribute)
+    except ConfigError as error:  # of the offer itself
+        raise ConfigError(f"{where}: {error}") from error
     except Exception as error:  # whatever a module of somebody else's does when it is loaded
         raise ConfigError(
             f"{where} cannot be loaded: {type(error).__name__}: {error}. Next: check that "

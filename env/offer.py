@@ -131,15 +131,15 @@ class EnvironmentOffer:
         """Raises ConfigError for what would fail, or count as nothing, stages later."""
         shares = self.demonstrators.shares if self.demonstrators else {}
         if self.splitter not in SPLITTERS:
-            raise self._refused(f"splitter is {self.splitter!r}", f"allowed: {', '.join(SPLITTERS)}")
+            raise self._refused(f"splitter is {self.splitter!r}; allowed: {', '.join(SPLITTERS)}")
         if not self.styles:
-            raise self._refused("styles is empty", "allowed: at least one prompt style")
+            raise self._refused("styles is empty; allowed: at least one prompt style")
         if self.splits[:2] != ("train", "val") or len({*self.splits}) < len(self.splits):
-            said = f"splits are {', '.join(self.splits)}"
-            raise self._refused(said, "allowed: train, val, then test splits, each once")
+            named = ", ".join(self.splits)
+            raise self._refused(f"splits are {named}; allowed: train, val, then test splits, each once")
         for name, share in shares.items():
             if not 0 <= share < math.inf:  # NaN is in no range
-                raise self._refused(f"demonstrators.shares gives {name} {share}", "allowed: 0 and above")
+                raise self._refused(f"demonstrators.shares gives {name} {share}; allowed: 0 and above")
 
     def style(self, name: str | None = None, tokenizer: Any = None, *, thinking: bool = True) -> ChatStyle:
         """Returns a prompt style by name, by default the first; `thinking` leaves room for thoughts.
@@ -168,10 +168,10 @@ class EnvironmentOffer:
         except (ConfigError, ArtifactError):
             raise
         except Exception as error:  # whatever an environment of somebody else's does
-            raise self._refused("make_tasks fails", f"{type(error).__name__}: {error}") from error
+            raise self._refused(f"make_tasks fails: {type(error).__name__}: {error}") from error
         problem = tasks_problem(found.tasks, self.splits, val_shares_clusters=self.val_shares_clusters)
         if problem:
-            raise self._refused("make_tasks makes what no stage can use", problem)
+            raise self._refused(f"make_tasks makes what no stage can use: {problem}")
         return found
 
     def check_openings(self, settings: TaskSettings, tasks: Iterable[Task]) -> None:
@@ -189,14 +189,12 @@ class EnvironmentOffer:
             except (ConfigError, ArtifactError):
                 raise
             except Exception as error:
-                raise self._refused(where, f"{type(error).__name__}: {error}") from error
+                raise self._refused(f"{where}: {type(error).__name__}: {error}") from error
             if problem:
-                raise self._refused(where, problem)
+                raise self._refused(f"{where}: {problem}")
 
-    def _refused(self, what: str, why: str) -> ConfigError:
-        return ConfigError(
-            f"the environment {self.name}: {what}: {why}. Next: mend it (docs/environments.md)"
-        )
+    def _refused(self, problem: str) -> ConfigError:
+        return ConfigError(f"the environment {self.name}: {problem}. Next: mend it (docs/environments.md)")
 
     def env(self) -> Env:
         """Returns an environment with default settings, for libraries that bring their own rows."""

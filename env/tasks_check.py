@@ -4,17 +4,20 @@ Each check returns what is wrong in words, with what is allowed, or "".
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from numbers import Integral
 from typing import Any
 
 from env.play.checks import messages_problem
 from env.protocol import Env, Observation
 from pipeline.rows import shown
+from pipeline.tables import MESSAGE_KEYS
 from pipeline.types import Task
 
 NEEDED = ("train", "val")
 """Splits that the stages ask every environment for; a test split may have no task."""
+KEYS = ("role", "content")
+"""Of a task's messages: a task is stored with these alone."""
 _TEXTS = ("task_id", "data_source", "split", "style", "ground_truth", "ability", "cluster")
 _NEVER_EMPTY = ("task_id", "cluster")
 _LEAST = {"level": 1, "index": 0}
@@ -64,17 +67,16 @@ def _task_problem(task: Task, splits: Sequence[str]) -> str:
         return f"split is {task.split!r}; allowed: {', '.join(splits)}, the splits of the offer"
     if not isinstance(task.details, dict) or not _is_json(task.details):
         return f"details are {shown(task.details)}; allowed: a dict that JSON can hold, without NaN"
-    if problem := _messages_problem(task.prompt):
-        return f"prompt: {problem}"
-    # A task is stored with these two alone.
-    extra = sorted({key for message in task.prompt for key in message} - {"role", "content"})
-    return f"prompt: a message has {', '.join(extra)}; allowed: role and content" if extra else ""
+    problem = _messages_problem(task.prompt, KEYS)
+    return f"prompt: {problem}" if problem else ""
 
 
-def _messages_problem(messages: Any) -> str:
+def _messages_problem(messages: Any, keys: Collection[str] = MESSAGE_KEYS) -> str:
     """Checks what an episode opens with, whatever it may be."""
     if not isinstance(messages, list | tuple) or not all(map(_is_message, messages)):
         return f"it is {shown(messages)}; allowed: a tuple of messages, dicts with role and content"
+    if extra := sorted({key for message in messages for key in message} - {*keys}):
+        return f"a message has {', '.join(extra)}; allowed: {', '.join(keys)}"
     if problem := messages_problem(messages):
         return problem
     says = any(message["content"].strip() for message in messages)

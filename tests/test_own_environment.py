@@ -124,6 +124,14 @@ def test_its_settings_are_its_own(lab: Lab) -> None:
         load_config(Config, Path(lab.config), ["prompt.style=compact"])
 
 
+def test_an_offer_that_cannot_be_used_is_named_where_it_is_asked_for(lab: Lab) -> None:
+    Path(lab.folder / "lined.py").write_text(
+        "import dataclasses, sums\nLINED = dataclasses.replace(sums.SUMS, splitter='line')"
+    )
+    with pytest.raises(ConfigError, match=r"^tasks\.environment = 'lined:LINED': the environment sums"):
+        offer_of("lined:LINED")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -66,7 +66,7 @@ def test_tasks_of_train_and_val_are_enough() -> None:
         ({"prompt": (USER | {"content": "\ud800"},)}, "prompt: message 1 holds what is no Unicode text"),
         ({"prompt": (USER, USER | {"role": "human"})}, "message 2 has role 'human'; allowed: system, user, "),
         ({"prompt": ({"role": "user"},)}, "message 1 has keys ['role']; allowed: role and content"),
-        ({"prompt": (USER | {"tool_call_id": "x"},)}, "has tool_call_id; allowed: role and content"),
+        ({"prompt": (USER | {"tool_call_id": "x"},)}, "a message has tool_call_id; allowed: role, content"),
     ],
 )
 def test_a_task_that_no_stage_can_use_is_named(changes: dict[str, Any], said: str) -> None:
@@ -210,18 +210,18 @@ def test_sessions_that_nobody_can_play_open_as_they_were_recorded() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"splitter": "line"}, "splitter is 'line': allowed: message, lines, blocks"),
-        ({"styles": {}}, "styles is empty: allowed: at least one prompt style"),
-        ({"splits": ("train", "test")}, "splits are train, test: allowed: train, val, then test splits"),
-        ({"splits": ("val", "train")}, "splits are val, train: allowed: train, val, then"),
-        ({"splits": ("train", "val", "val")}, "splits are train, val, val: allowed: train, val, then"),
+        ({"splitter": "line"}, "splitter is 'line'; allowed: message, lines, blocks"),
+        ({"styles": {}}, "styles is empty; allowed: at least one prompt style"),
+        ({"splits": ("train", "test")}, "splits are train, test; allowed: train, val, then test splits"),
+        ({"splits": ("val", "train")}, "splits are val, train; allowed: train, val, then"),
+        ({"splits": ("train", "val", "val")}, "splits are train, val, val; allowed: train, val, then"),
         (
             {"demonstrators": SimpleNamespace(shares={"careful": 1.5, "rash": -0.5})},
-            "demonstrators.shares gives rash -0.5: allowed: 0 and above",
+            "demonstrators.shares gives rash -0.5; allowed: 0 and above",
         ),
         (
             {"demonstrators": SimpleNamespace(shares={"rash": math.nan})},
-            "gives rash nan: allowed: 0",
+            "gives rash nan; allowed: 0",
         ),
     ],
 )
