@@ -20,6 +20,7 @@ from pipeline.rows import (
     Source,
     Table,
     columns_in,
+    is_missing,
     normal_text,
     read_rows,
     reasons,
@@ -120,7 +121,8 @@ def _read(
             place = row._replace(values={})  # what a solution keeps of it
             solution, key = solution_of(place, values_of(row, columns, fields))
             if other := found.get(key):
-                raise BadRowError("duplicate", f"says the same as row {other.row.number}")
+                same = "says the same as" if key[0] else f"has the session_id {key[1]!r} of"
+                raise BadRowError("duplicate", f"{same} row {other.row.number}")
             found[key] = solution
         except BadRowError as error:
             left_out.append(row.left_out(error))
@@ -169,7 +171,7 @@ def _session(
         raise BadRowError("no_task", f"unknown here, or held out: {shown(said[1])}")
     solution = Solution(row, _to_learn(task), "", _reward(values["reward"]), session=session)
     name = values["session"]
-    return solution, (task.task_id, session.key) if name is None else ("", str(name))
+    return solution, (task.task_id, session.key) if is_missing(name) else ("", str(name))
 
 
 def names_of(task: Task) -> set[str]:

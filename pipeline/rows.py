@@ -5,6 +5,7 @@ A row that cannot be used never ends a run: it is left out, with its place, a ki
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -180,6 +181,18 @@ def text_of(values: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise BadRowError(f"bad_{name}", f"{name} is {shown(value)}; allowed: a text or a number")
     return value
+
+
+def is_missing(value: Any) -> bool:
+    """Returns whether a value says nothing: null, a blank text, or NaN, as some writers of Parquet have it.
+
+    Example:
+        >>> [is_missing(value) for value in (None, " ", float("nan"), 0)]
+        [True, True, True, False]
+    """
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def shown(value: Any) -> str:

@@ -146,6 +146,16 @@ def test_equal_sessions_count_once_unless_ids_tell_them_apart(tmp_path: Path) ->
     assert read(tmp_path / "b.jsonl", named)[1] == {3: "duplicate", 4: "duplicate"}
 
 
+@pytest.mark.parametrize("name", [None, "", " "])
+def test_an_empty_id_is_none_and_a_repeated_one_is_named(tmp_path: Path, name: str | None) -> None:
+    rows = [row(task) | {"session_id": name} for task in TRAIN[:3]]
+    path = tmp_path / "s.jsonl"
+    assert read(path, [*rows, rows[0]])[1] == {4: "duplicate"}
+    path.write_text("".join(json.dumps(row | {"session_id": "s1"}) + "\n" for row in rows[:2]))
+    _, [bad] = read_solutions(Solutions(source=str(path)), TASKS)
+    assert (bad.row, bad.reason) == (2, "has the session_id 's1' of row 1")
+
+
 def test_what_openai_says_otherwise_is_read_as_well() -> None:
     messages = named("look", "")
     messages[0]["role"] = "developer"
