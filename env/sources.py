@@ -26,6 +26,7 @@ from pipeline.rows import (
     LeftOut,
     Source,
     columns_in,
+    is_missing,
     read_rows,
     reasons,
     shown,
@@ -156,7 +157,7 @@ def _problems(
                 raise BadRowError("bad_prompt", "its prompt says nothing")
             own = _split_of(values["split"]) if split == BY_ROW else split
             shared = values["cluster"]
-            cluster = digest("said", words) if shared in (None, "") else str(shared)
+            cluster = digest("said", words) if is_missing(shared) else str(shared)
             found.append(Candidate(row.source, row.number, own, cluster, _level_of(values["level"]), problem))
         except BadRowError as error:
             left_out.append(row.left_out(error))
@@ -170,11 +171,12 @@ def _problems(
 
 
 def _split_of(value: Any) -> str:
-    if value in (None, ""):
+    if is_missing(value):
         return ""
-    if not isinstance(value, str) or value not in SPLITS:
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if name not in SPLITS:
         raise BadRowError("bad_split", f"split is {shown(value)}; allowed: {', '.join(SPLITS)}")
-    return SPLITS[value]
+    return SPLITS[name]
 
 
 def _level_of(value: Any) -> int:

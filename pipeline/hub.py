@@ -49,7 +49,7 @@ def load_rows(
         import datasets
 
         if path.is_file():  # streamed, so that nothing is copied into a cache
-            kind = KINDS[path.suffix]
+            kind = KINDS[path.suffix.lower()]
             rows = datasets.load_dataset(kind, data_files=source, split="train", streaming=True)
         elif (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             saved = datasets.load_from_disk(source)

@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -19,6 +20,8 @@ from pipeline.errors import ConfigError
 from pipeline.hub import Wanted, columns_to_read, load_rows, tops_of
 from pipeline.settings import Section, setting
 
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".json", ".csv")
+"""Of files that are read, in any case."""
 MOST_NAMING = 1000
 """Rows of a JSON lines file that say which columns there are, for an error."""
 
@@ -28,7 +31,7 @@ class Source(Section):
 
     source: str = setting(
         ...,
-        "file (.jsonl, .jsonl.gz, .parquet, .json, .csv), folder, or name on the Hugging Face hub",
+        f"file ({', '.join(SUFFIXES)}), folder, or name on the Hugging Face hub",
         min_length=1,
     )
     config: str | None = setting(None, "configuration of a data set on the hub")
@@ -114,12 +117,18 @@ def read_rows(source: Source, fields: Mapping[str, Field], given: Mapping[str, s
     Raises ConfigError for a source that cannot be read, or that has no row.
     """
     path, name, wanted = Path(source.source), source.label, _wanted(fields, given)
-    if path.name.endswith((".jsonl", ".jsonl.gz")) and path.is_file():
-        table = _json_lines(path, tops_of(wanted.values()))
-    elif path.suffix in (".jsonl", ".parquet", ".json", ".csv") and not path.is_file():
+    suffix = next((end for end in SUFFIXES if path.name.lower().endswith(end)), "")
+    if suffix and not path.is_file():
         raise ConfigError(f"{name} is no file. Next: give the path of one that is there")
+    if not suffix and path.is_file():
+        raise ConfigError(
+            f"{name} is a file of another kind; allowed: {', '.join(SUFFIXES)}. Next: write its rows as one "
+            "of these, or give it the ending of what it is"
+        )
+    if suffix in (".jsonl", ".jsonl.gz"):
+        table = _json_lines(path, tops_of(wanted.values()))
     else:
-        if path.suffix == ".parquet":
+        if suffix == ".parquet":
             found, names = _parquet(path, wanted.values())
         else:
             found, names = load_rows(
@@ -255,8 +264,9 @@ def _json_lines(path: Path, tops: Collection[str]) -> Table:
 def _lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a file; it may be too large to be read at once."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from file
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            for line in file:
+                yield line.removeprefix(BOM_UTF8)  # files of some editors, and such files put together
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 

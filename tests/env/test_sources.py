@@ -1,7 +1,9 @@
 """Tasks from rows: splits by cluster, what is left out and why, rows of other libraries as they are."""
 
 import json
+import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,12 @@ def test_a_row_without_a_cluster_shares_one_with_nobody(tmp_path: Path) -> None:
     rows = [{"question": f"What is {i}?", "answer": i} for i in range(40)]
     found = made(write(tmp_path / "rows.jsonl", rows))
     assert len({task.cluster for task in found.tasks}) == 40
+    pq.write_table(
+        pa.Table.from_pylist([row | {"cluster": math.nan} for row in rows]), tmp_path / "r.parquet"
+    )
+    assert made(str(tmp_path / "r.parquet")).tasks == [
+        replace(task, details=task.details | {"source": str(tmp_path / "r.parquet")}) for task in found.tasks
+    ]
 
 
 def test_sizes_are_the_most_that_a_split_gets_and_the_rest_is_counted(tmp_path: Path) -> None:
@@ -134,8 +142,8 @@ def test_too_few_clusters_to_hold_any_out_are_refused(tmp_path: Path) -> None:
 def test_rows_may_name_their_split(tmp_path: Path) -> None:
     rows = questions(40, 40)
     for i, row in enumerate(rows):
-        row["part"] = ["train", "train", "validation", "test"][i % 4]
-    rows[0]["part"], rows[1]["part"] = "elsewhere", None
+        row["part"] = ["train", "Train", "Validation ", "test"][i % 4]
+    rows[0]["part"], rows[1]["part"], rows[4]["part"] = "elsewhere", None, " "
     found = made(write(tmp_path / "rows.jsonl", rows), columns={"split": "part"})
     assert Counter(task.split for task in found.tasks) == {"train": 19, "val": 10, "test": 10}
     assert kinds(found) == {"bad_split": 1}

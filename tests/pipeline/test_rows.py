@@ -21,21 +21,24 @@ def table_of(*values: dict[str, Any]) -> Table:
     return Table([Row("some", number, row) for number, row in enumerate(values, 1)], [], list(values[0]))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.parquet", "rows.json"])
+@pytest.mark.parametrize(
+    "name", ["rows.jsonl", "rows.JSONL", "r.jsonl.GZ", "r.parquet", "r.Parquet", "r.json", "r.JSON"]
+)
 def test_a_source_is_read_with_its_place_whatever_its_form(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     more = [{**row, "long": "x" * 100} for row in ROWS]
     lines = "".join(json.dumps(row) + "\n\n" for row in more)
-    if path.suffix == ".parquet":
+    kind = name.lower().partition(".")[2]
+    if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(more), path)
-    elif path.suffix == ".gz":
+    elif kind == "jsonl.gz":
         path.write_bytes(gzip.compress(lines.encode()))
     else:
-        path.write_text(lines if path.suffix == ".jsonl" else json.dumps(more))
+        path.write_text(lines if kind == "jsonl" else json.dumps(more))
     table = read_rows(Source(source=str(path)), FIELDS, {})
     assert [dict(row.values) for row in table.rows] == ROWS  # without the column that holds no field
     assert table.left_out == []
-    assert [row.number for row in table.rows] == ([1, 3] if ".jsonl" in name else [1, 2])
+    assert [row.number for row in table.rows] == ([1, 3] if "jsonl" in kind else [1, 2])
     with pytest.raises(
         ConfigError, match=r"columns\.q = x, which no row has\. The rows have: q, a, long\. Next"
     ):
@@ -64,6 +67,13 @@ def test_of_a_parquet_file_is_read_what_a_field_may_be_in_up_to_the_first_column
     assert columns_in(table, {}, {}) == {}
 
 
+def test_a_mark_of_byte_order_is_no_part_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"q": 1}\n' + b"\xef\xbb\xbf" + b'{"q": 2}\n')
+    table = read_rows(Source(source=str(path)), FIELDS, {})
+    assert ([row.values for row in table.rows], table.left_out) == ([{"q": 1}, {"q": 2}], [])
+
+
 def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     lines = [
@@ -90,6 +100,8 @@ def test_lines_that_hold_no_row_are_left_out_with_their_reasons(tmp_path: Path) 
         ("a.parquet", "PAR1", "not a readable Parquet file"),
         ("a.jsonl.gz", "{}", "cannot be read"),
         ("a.jsonl", None, "is no file"),
+        ("a.JSONL.gz", None, "is no file"),
+        ("a.txt", "{}", r"another kind; allowed: \.jsonl, \.jsonl\.gz, \.parquet, \.json, \.csv\. Next"),
     ],
 )
 def test_a_source_without_a_row_is_a_wrong_setting(
