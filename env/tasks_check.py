@@ -27,8 +27,8 @@ _MOST = 2**31 - 1  # of the table's integers
 def tasks_problem(tasks: Sequence[Any], splits: Sequence[str], *, val_shares_clusters: bool = False) -> str:
     """Checks a whole list of tasks: each by itself, their ids, the splits they are of, and their clusters.
 
-    A cluster is what a critic could know by heart, so train shares none with another split; `val` may where
-    `val_shares_clusters` says so.
+    A cluster is what a critic could know by heart, so a test split shares none with train and val, and val
+    none with train unless `val_shares_clusters` says so.
     """
     numbers = dict[str, int]()  # task_id -> which task has it
     for number, task in enumerate(tasks, start=1):
@@ -40,15 +40,16 @@ def tasks_problem(tasks: Sequence[Any], splits: Sequence[str], *, val_shares_clu
             return f"tasks {first} and {number} have one task_id, {task.task_id!r}; allowed: each its own"
     if missing := [split for split in NEEDED if all(task.split != split for task in tasks)]:
         return f"no task of {len(tasks)} is of {' or '.join(missing)}; allowed: at least one of each"
-    apart = [split for split in splits[1:] if not (split == "val" and val_shares_clusters)]
-    trained_on = {task.cluster: task.task_id for task in tasks if task.split == "train"}
+    named = {(task.split, task.cluster): task.task_id for task in tasks}
+    apart_from = {"train": (), "val": () if val_shares_clusters else ("train",)}
     for task in tasks:
-        if task.split in apart and task.cluster in trained_on:
-            return (
-                f"task {task.task_id!r} of {task.split} has the cluster {shown(task.cluster)}, and so has "
-                f"{trained_on[task.cluster]!r} of train; allowed: clusters that train does not have"
-                + (", or val_shares_clusters=True in the offer" if task.split == "val" else "")
-            )
+        for other in apart_from.get(task.split, NEEDED):
+            if (other, task.cluster) in named:
+                return (
+                    f"task {task.task_id!r} of {task.split} has the cluster {shown(task.cluster)}, as has "
+                    f"{named[other, task.cluster]!r} of {other}; allowed: clusters that {other} does not have"
+                    + (", or val_shares_clusters=True in the offer" if task.split == "val" else "")
+                )
     return ""
 
 

@@ -82,7 +82,7 @@ def test_a_task_that_no_stage_can_use_is_named(changes: dict[str, Any], said: st
         ([*GOOD, {"task_id": "c"}], "item 3 is {'task_id': 'c'}; allowed: pipeline.types.Task"),
         (
             [*GOOD, task("test", "c", cluster="a")],
-            "task 'c' of test has the cluster 'a', and so has 'a' of train; allowed: clusters that",
+            "task 'c' of test has the cluster 'a', as has 'a' of train; allowed: clusters that",
         ),
         ([*GOOD, task("val", "c", cluster="a")], "or val_shares_clusters=True in the offer"),
     ],
@@ -94,7 +94,8 @@ def test_a_list_that_no_stage_can_use_is_refused_whole(tasks: list[Any], said: s
 def test_only_val_may_share_clusters_with_train_and_only_if_the_offer_says_so() -> None:
     assert problem_of([*GOOD, task("val", "c", cluster="a")], val_shares_clusters=True) == ""
     assert problem_of([*GOOD, task("test", "c", cluster="a")], val_shares_clusters=True) != ""
-    assert problem_of([*GOOD, task("val", "c", cluster="d"), task("test", "e", cluster="d")]) == ""
+    assert problem_of([*GOOD, task("test", "c", cluster="b")], val_shares_clusters=True) != ""
+    assert problem_of([*GOOD, task("test", "c", cluster="d"), task("test", "e", cluster="d")]) == ""
 
 
 def made(make_tasks: Any) -> Any:
