@@ -33,6 +33,11 @@ class Curve:
         """Success [1, L] with each cluster once."""
         return self.success(np.ones((1, self.won.shape[1])))
 
+    @property
+    def is_rate(self) -> bool:
+        """Whether rewards lie in [0, 1], and so any success does."""
+        return bool(((self.won >= 0) & (self.won <= self.tried)).all())
+
 
 def success_at(budgets: np.ndarray, costs: np.ndarray, success: np.ndarray) -> np.ndarray:
     """Returns success [M, G] at G budgets: linear between looks [M, L], then as at the last one.
@@ -149,9 +154,10 @@ def compared(
 ) -> Compared:
     """Returns what the first arm has over the second, whose curves are of the same seeds in the same order.
 
-    Intervals are percentiles of a paired bootstrap over seeds, then clusters, stretched for few seeds. p is
-    two-sided, Student's by the spread of resamples; that of a ratio is at least twice the share of stretched
-    resamples on the other side of 1. Of one seed with one cluster nothing varies: no bounds, p 1.
+    Intervals are percentiles of a paired bootstrap over seeds, then clusters, stretched for few seeds; those
+    of a difference of rates stay in [-1, 1]. p is two-sided, Student's by the spread of resamples; that of a
+    ratio is at least twice the share of stretched resamples on the other side of 1. Of one seed with one
+    cluster nothing varies: no bounds, p 1.
     """
 
     def measure(s: int, draws: np.ndarray) -> np.ndarray:
@@ -175,7 +181,8 @@ def compared(
     if max(len(first), *num_clusters) < 2:
         return Compared(_unbounded(value), 1.0, _unbounded(ratio_value), least, greatest, 1.0)
     drawn = judged(resampled(measure, num_clusters, seed))
-    values = stretched(value, drawn[0], len(first))
+    most = 1.0 if all(curve.is_rate for curve in (*first, *second)) else np.inf
+    values = stretched(value, drawn[0], len(first)).clip(-most, most)
     leasts = stretched_ratio(least, drawn[1], len(first))
     greatests = stretched_ratio(greatest, drawn[2], len(first))
     with np.errstate(divide="ignore"):
@@ -209,8 +216,7 @@ def mean_success(curves: Sequence[Curve], budgets: np.ndarray) -> list[Interval]
     if max(len(curves), *num_clusters) < 2:
         return [_unbounded(value) for value in values.tolist()]
     draws = resampled(measure, num_clusters, seed=0).mean(axis=1)
-    are_rates = all(((curve.won >= 0) & (curve.won <= curve.tried)).all() for curve in curves)
-    most = (0.0, 1.0) if are_rates else (-np.inf, np.inf)
+    most = (0.0, 1.0) if all(curve.is_rate for curve in curves) else (-np.inf, np.inf)
     return [
         interval_of_draws(value, stretched(value, draws[:, g], len(curves)).clip(*most))
         for g, value in enumerate(values.tolist())

@@ -6,6 +6,7 @@ from scipy.stats import norm, ttest_1samp
 from sklearn.isotonic import IsotonicRegression
 
 from pipeline.comparison import (
+    Compared,
     Curve,
     compared,
     cost_to,
@@ -152,6 +153,17 @@ def test_bounds_of_a_rate_stay_within_it_and_those_of_other_returns_need_not() -
     assert (high.low > 0, high.high) == (True, 1.0)
     prices = mean_success([looked_at(-0.1), looked_at(-0.01)], np.array([10.0]))[0]
     assert prices.low < -0.5 < 0.2 < prices.high
+
+
+def test_bounds_of_a_difference_of_rates_stay_within_one_and_leave_p_alone() -> None:
+    def found(scale: float) -> Compared:
+        first, second = ([looked_at(scale * x) for x in of] for of in ((0.9, 0.3), (0.2, 0.2)))
+        return compared(first, second, budget=10, threshold=0.5, seed=0)
+
+    rates, prices = found(1.0), found(-1.0)
+    assert (rates.difference.low, rates.difference.high) == (-1.0, 1.0)
+    assert prices.difference.low < -1 < 1 < prices.difference.high
+    assert rates.difference_p == pytest.approx(prices.difference_p)
 
 
 def test_where_nothing_varies_there_are_no_bounds_and_no_p() -> None:
