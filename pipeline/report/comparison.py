@@ -126,6 +126,7 @@ def _measured(
         arms[arm] = {
             "success_at_budget": interval_dict(at_budget),
             "cost_to_threshold": _finite(float(np.median(list(costs.values())))),
+            "cost_at_least": float(np.median([min(costs[seed], c.costs[-1]) for seed, c in own.items()])),
             "cost_of_each": {str(seed): _finite(cost) for seed, cost in costs.items()},
             "spent": float(np.mean([curve.costs[-1] for curve in own.values()])),
         }

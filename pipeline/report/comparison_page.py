@@ -69,7 +69,7 @@ def _of_measure(report: Mapping[str, Any], measure: str) -> Section:
     arms = []
     for arm, own in found["arms"].items():
         never = sum(cost is None for cost in own["cost_of_each"].values())
-        cost = _number(own["cost_to_threshold"], f"> {own['spent']:,.0f}")
+        cost = _number(own["cost_to_threshold"], f"> {own['cost_at_least']:,.0f}")
         arms.append((arm, _share(own["success_at_budget"]), cost, str(never), f"{own['spent']:,.0f}"))
     claims = []
     for claim in found["claims"]:

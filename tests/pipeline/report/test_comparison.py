@@ -138,6 +138,8 @@ def test_an_arm_that_never_reaches_the_threshold_bounds_the_ratio() -> None:
     assert "theirs takes at least 1.5" in claims_of(report, "rollouts")[0]
     other_way = comparison_report(rows, spending, method="theirs", threshold=0.5, failed={})
     assert "ours takes at most 0.6" in claims_of(other_way, "rollouts")[0]
+    theirs = report["measures"]["rollouts"]["arms"]["theirs"]
+    assert (theirs["cost_to_threshold"], theirs["cost_at_least"]) == (None, 1000)
     hopeless = comparison_report(rows, spending, method="theirs", threshold=0.99, failed={})
     assert "an unknown number of times as many" in claims_of(hopeless, "rollouts")[0]
 
@@ -149,6 +151,23 @@ def test_the_page_stands_alone_and_draws_a_curve_by_each_measure(report: dict[st
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert comparison_page("mine", report) == page
     assert np.isfinite([entry["rollouts"] for entry in report["measures"]["rollouts"]["curves"]]).all()
+
+
+def test_a_median_that_is_not_reached_lies_above_what_is_known_of_it_and_not_above_what_was_spent() -> None:
+    """Of four seeds one reaches it at 667 of 900; three were refused at 400, 500 and 600."""
+    rows, spending = tables()
+    costs = {1: 400.0, 2: 500.0, 3: 600.0}
+    early = [row for row in rows if row["arm"] == "theirs" or not row["seed"] or row["rollouts"] <= 400]
+    paid_less = [
+        row | {"rollouts": costs[row["seed"]] - 400}
+        if row["arm"] == "ours" and row["seed"] and row["stage"] == "actor"
+        else row
+        for row in spending
+    ]
+    found = comparison_report(early, paid_less, method="ours", threshold=0.5, failed={})
+    ours = found["measures"]["rollouts"]["arms"]["ours"]
+    assert (ours["spent"], ours["cost_to_threshold"], ours["cost_at_least"]) == (600, None, 550)
+    assert '<td data-label="rollouts to 50 %">&gt; 550</td>' in comparison_page("r", found)
 
 
 def test_nothing_that_was_looked_at_is_said_to_be_nothing() -> None:
