@@ -10,6 +10,7 @@ from critics.audit import measures as quality
 from critics.audit.baselines import PRIORS, constant, position_only, task_rate
 from critics.audit.calibration_error import calibration, equal_mass_bins
 from critics.audit.data import AuditData, audited_states
+from critics.audit.own_start import beyond_start
 from pipeline.statistics import ClusterBootstrap
 from pipeline.types import StateRef
 from tests.critics.conftest import make_audit, make_rollout, make_task
@@ -65,6 +66,18 @@ def test_debiased_measures_recover_the_truth_at_any_number_of_continuations(K) -
         assert found[name].value == pytest.approx(truth, abs=0.05)
     gaps = np.bincount(equal_mass_bins(audit.p), weights=audit.p - V.ravel()) / audit.p.size
     assert found["ece"].value == pytest.approx(np.abs(gaps).sum(), abs=0.02)
+
+
+@pytest.mark.parametrize("won", [0, 1])
+def test_where_all_states_are_alike_no_share_of_any_error_can_be_gained(won: int) -> None:
+    audit, _ = make_audit(lambda V, rng: V, num_rollouts=120)
+    rollouts = tuple(replace(rollout, reward=float(won)) for rollout in audit.rollouts)
+    alike = replace(audit, k=won * audit.K, rollouts=rollouts)
+    boot = ClusterBootstrap(alike.cluster, 100)
+    found = {name: x for name, x in quality.skills(alike, boot).items() if "over" in name}
+    assert len(found) == 5
+    for name, interval in (found | {"beyond_start": beyond_start(alike, boot)}).items():
+        assert math.isnan(interval.value), name
 
 
 def test_a_constant_critic_explains_nothing_and_has_undefined_step_correlation() -> None:
