@@ -1,6 +1,7 @@
 """What the report opens with: the verdict and the key figures, in plain words."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,13 +55,13 @@ def findings(
             continue
         if name == "ev_within" and visible is not None:
             # Trees are one way to use what is visible, so the critic itself may show more.
-            words += f"; visible is {max(visible, measured.value):.0%} or more"
+            words += f"; visible is {_percent(max(visible, measured.value))} % or more"
         if name == "ev_within" and visible_alone is not None:
-            words += f"; it is told verdicts, trees on the dialogue alone explain {visible_alone:.0%}"
+            words += f"; it is told verdicts, trees on the dialogue alone explain {_percent(visible_alone)} %"
         bounds = "no bounds"
         if math.isfinite(measured.low) and math.isfinite(measured.high):
             bounds = f"{_percent(measured.low)}, {_percent(measured.high)}"
-        found.append((f"{_percent(measured.value)} %", f"{words} [{bounds}]"))
+        found.append((f"{_percent(measured.value)} %", f"[{bounds}] {words}"))  # directly behind the figure
     ece, floor = measures["ece"].value, measures["ece_floor"].value
     if math.isfinite(ece):
         frozen = 100 * abs(measures["level_bias"].value)
@@ -82,10 +83,15 @@ def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the slice of a useful size in which values are farthest from the truth, in words.
 
     Not the one that explains least: where states hardly differ, there is little to explain, and nearly any
-    error is more than that.
+    error is more than that. Nor one that is alone of its kind: it is all that was audited.
     """
+    kinds = Counter(row["kind"] for row in rows)
     useful = [
-        row for row in rows if row["num_states"] >= MIN_SLICE_STATES and math.isfinite(row["rmse"].value)
+        row
+        for row in rows
+        if kinds[row["kind"]] > 1
+        and row["num_states"] >= MIN_SLICE_STATES
+        and math.isfinite(row["rmse"].value)
     ]
     if len(useful) < 2:
         return None

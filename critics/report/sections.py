@@ -34,7 +34,7 @@ STEPS = {
     "sibling_chance": "the same of a blind choice",
     "sibling_excess": "the difference of these two, which the gate asks about; grows with continuations",
     "sibling_reference": "the same of some of the continuations, judged by the others",
-    "sibling_reference_excess": "and its difference to a blind choice; noisy, so no bound",
+    "sibling_reference_excess": "and its difference to a blind choice; noisy, a good critic may beat it",
     "sibling_pairs": "of two clearly different next steps it prefers the better (a coin: .5)",
 }
 FIRST_ERROR = {

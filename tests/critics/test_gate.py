@@ -274,8 +274,17 @@ def test_the_opening_says_verdict_policy_limits_and_key_figures_in_words(bare) -
     assert "; and 4 more." in opening_of(gate.judge({"bare": flat}, converged=False), "p", [])
     deep = bare | {"ev_within": Interval(-3.2, -7.0, -0.4), "sign_agreement": Interval(0.9, NAN, NAN)}
     told = dict(map(reversed, findings(deep, None)))
-    assert told["of those within one rollout (0: useless for steps) [below -100, -40]"] == "below -100 %"
-    assert told["of clear steps seen in the right direction (a coin: 50 %) [no bounds]"] == "90 %"
+    assert told["[below -100, -40] of those within one rollout (0: useless for steps)"] == "below -100 %"
+    assert told["[no bounds] of clear steps seen in the right direction (a coin: 50 %)"] == "90 %"
     off = dict(map(reversed, findings(bare | {"level_bias": Interval(-0.07, -0.1, -0.04)}, None)))
     assert any("once their level is right; as frozen it is off by 7 " in words for words in off)
-    assert any("visible is 50% or more" in words for _, words in findings(deep, 0.5))
+    assert any("visible is 50 % or more" in words for _, words in findings(deep, 0.5))
+
+
+def test_the_weakest_slice_is_never_all_that_was_audited() -> None:
+    sizes = {("level", "1"): (600, 0.3), ("split", "test"): (300, 0.1), ("split", "val"): (300, 0.2)}
+    rows = [
+        {"kind": kind, "name": name, "num_states": number, "rmse": Interval(rmse, NAN, NAN)}
+        for (kind, name), (number, rmse) in sizes.items()
+    ]
+    assert "Weakest: split val, where values are 20 points off the truth." in opening_of([], "p", rows)
