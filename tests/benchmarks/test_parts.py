@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import critic_quality, engines, phone_policies
+from benchmarks import critic_quality, demo_seeds, engines, phone_policies
 from benchmarks._engines import Recorder, SentPrefixes
 from env.phone.tasks import generate_tasks
 from pipeline.engines import Generation, GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.types import Rollout, Step
+from stages.wiring.summary_drawings import success_section
 from tests.critics.conftest import make_audit
 
 
@@ -68,3 +69,18 @@ def test_yardstick_policies_are_all_played_and_a_second_attempt_is_never_worse()
     assert set(success) == set(phone_policies.ROWS)
     assert success["oracle"] == 1.0
     assert success[phone_policies.AGAIN] >= success["adaptive"]
+
+
+def test_a_figure_of_the_demo_is_that_of_its_section_or_none() -> None:
+    sections = [("How it was learned", "<svg>curve</svg>"), ("By level", "<svg>levels</svg> <svg>more</svg>")]
+    page = "".join(
+        f"<section><h2>{title}</h2>{body}</section>" for title, body in [*sections, ("Critic", "")]
+    )
+    assert demo_seeds.drawing_of(page, "By level") == "<svg>levels</svg>\n"
+    for title in ("Critic", "Absent"):
+        with pytest.raises(ValueError, match="substring not found"):
+            demo_seeds.drawing_of(page, title)
+
+
+def test_the_section_of_the_demo_s_figure_is_one_of_its_summary() -> None:
+    assert success_section({"first_try": {}, "with_feedback": {}}).title == demo_seeds.SHOWN
