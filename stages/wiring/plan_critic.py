@@ -43,8 +43,9 @@ def _audit_words(config: Config) -> str:
         )
     pairs, K = STEPS_OF_A_ROLLOUT - 1, config.critic_report.num_continuations
     return (
-        f"{tasks} audited tasks are expected to tell rho_A to +- {half_width(tasks, K, pairs):.2f}; a critic "
-        f"of {EXPECTED:g} is shown to lie above the gate's {limit:g} by {tasks_needed(limit, K, pairs)}"
+        f"{tasks} audited tasks are expected to tell rho_A to +- {half_width(tasks, K, pairs):.2f}; it takes "
+        f"{tasks_needed(limit, K, pairs)} tasks to show that a critic of {EXPECTED:g} lies above the gate's "
+        f"{limit:g}"
     )
 
 

@@ -383,6 +383,9 @@ def test_the_critics_overhead_and_the_width_of_its_audit_are_said_before_anythin
     assert "with none" not in plan(0, DEMO, "actor.max_refills=0")
     assert f"300 audited tasks are expected to tell rho_A to +- {half_width(300, 2, 3):.2f}" in printed
     needed = tasks_needed(0.2, 2, 3)
+    assert (
+        f"it takes {needed} tasks to show that a critic of {EXPECTED:g} lies above the gate's 0.2" in printed
+    )
     assert half_width(needed, 2, 3) <= EXPECTED - 0.2 < half_width(needed - 1, 2, 3)
     assert "audited tasks" not in plan(0, DEMO, "actor.credit={mode: decoupled_clip}")
 
