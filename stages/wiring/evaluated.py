@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from env.play.chains import Group
-from pipeline.statistics import ClusterBootstrap, interval_dict
+from pipeline.statistics import MIN_CLUSTERS, ClusterBootstrap, interval_dict
 from pipeline.types import Rollout, Task
 
 NUM_RESAMPLES = 2000
@@ -54,9 +54,12 @@ def compare(
     *,
     seed: int,
 ) -> dict[str, Any]:
-    """Returns both policies' mean success and the gain, with intervals by cluster, over tasks both played."""
+    """Returns both policies' mean success and the gain, over tasks that both played.
+
+    With intervals by cluster; without bounds where these are fewer than `MIN_CLUSTERS`.
+    """
     both = [task for task in tasks if task.task_id in start_success and task.task_id in actor_success]
-    boot = ClusterBootstrap([task.cluster for task in both], NUM_RESAMPLES, seed)
+    boot = ClusterBootstrap([task.cluster for task in both], NUM_RESAMPLES, seed, MIN_CLUSTERS)
     start_means = np.array([np.mean(start_success[task.task_id]) for task in both])
     actor_means = np.array([np.mean(actor_success[task.task_id]) for task in both])
     return {

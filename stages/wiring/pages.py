@@ -23,7 +23,8 @@ def percent(number: float | None) -> str:
 
 def gain_words(value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
     """Returns a gain in points, and its interval in percent."""
-    return "-" if value is None else f"{100 * value:+.1f}", f"[{percent(low)}, {percent(high)}]"
+    bounds = "no bounds" if None in (low, high) else f"[{percent(low)}, {percent(high)}]"
+    return "-" if value is None else f"{100 * value:+.1f}", bounds
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
@@ -115,7 +116,9 @@ def summary_page(
     """
     rows = rows_of(summary)
     won = Tiles(tuple((f"{start} to {end} %", text) for text, start, end, _, _ in rows))
-    table = PageTable(HEADER, tuple(rows), "Success in %; intervals are bootstraps over clusters.")
+    table = PageTable(
+        HEADER, tuple(rows), "Success in %; intervals are bootstraps over clusters, none of few."
+    )
     sections = [
         Section("What was won on held-out tasks", (won, table)),
         success_section(evaluation["measures"]),

@@ -58,7 +58,7 @@ def success_section(measures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> 
 
     policies = rows(("starting policy", "first_try", "start"), ("actor", "first_try", "actor"))
     feedback = rows(("first try", "first_try", "actor"), ("with feedback", "with_feedback", "actor"))
-    bounds = "Bars are 95 % intervals over clusters of tasks."
+    bounds = "Bars are 95 % intervals over clusters of tasks; a hollow point, of few clusters, has none."
     return Section(
         "By level and split",
         (

@@ -168,7 +168,7 @@ def test_the_summary_names_what_it_must_and_only_adds_detail(chain):
     for name in ("first_try", "greedy", "with_feedback", "test_unseen_company"):
         measure = summary["by_slice"][name] if name.startswith("test") else summary[name]
         assert measure["gain"] == pytest.approx(measure["actor"] - measure["start"])
-        assert measure["interval"][0] <= measure["gain"] <= measure["interval"][1]
+        assert measure["interval"] == [None, None]  # of so few companies
     critic, html = summary["critic"], (chain.run_dir / "summary.html").read_text()
     assert critic["gate"] in ("PASS", "FAIL")
     words = gate_words(critic)

@@ -87,6 +87,18 @@ def test_a_gain_is_paired_by_task_and_resamples_clusters() -> None:
         assert found[name]["high"] - found[name]["low"] == pytest.approx(width, rel=0.15)
 
 
+def test_a_gain_on_few_clusters_has_no_bounds() -> None:
+    """Three that did alike would give an interval of no width."""
+    for number, is_bounded in ((9, False), (10, True)):
+        tasks = [
+            Task(f"t{i}", "phone", "val", 1, (), "", "", "calls", f"c{i % number}", 0) for i in range(30)
+        ]
+        failed = {task.task_id: [0.0] for task in tasks}
+        found = compare(failed, failed, tasks, seed=0)
+        assert found["gain"]["value"] == 0
+        assert {found[name]["low"] is not None for name in ("start", "actor", "gain")} == {is_bounded}
+
+
 def test_events_of_first_tries_are_counted_by_rollout(chain: Any) -> None:
     report, tasks = chain.artifact("evaluation").report, chain.tasks()
     own = [r for r in chain.rollouts("evaluation") if r.temperature and r.attempt == 0]
