@@ -1,7 +1,8 @@
 """One self-contained page from sections of words, figures, tables and drawings.
 
 Everything is inline and the content security policy forbids any request, so a page can be mailed, archived
-and opened years later. Text is escaped; only drawings made by `pipeline.report.plots` enter as markup.
+and opened years later. Text is escaped, its hidden characters are spelled out; only drawings made by
+`pipeline.report.plots` enter as markup.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,9 @@ from typing import Literal
 from urllib.parse import urlencode
 
 import jinja2
+from markupsafe import Markup
+
+from pipeline.text import visible
 
 Tone = Literal["plain", "pass", "fail", "note"]
 
@@ -94,9 +98,16 @@ def readings(columns: Mapping[str, Mapping[str, str]], how: Mapping[str, str], c
 def page(title: str, sections: Sequence[Section]) -> str:
     """Returns the page as HTML; a pure function of its arguments, without dates."""
     sections = [replace(section, blocks=_shown(section)) for section in sections]
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined, finalize=_visible
+    )
     template = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
     return environment.from_string(template).render(title=title, sections=sections)
+
+
+def _visible(value: object) -> object:
+    """Returns what a template puts on the page, hidden characters of texts spelled out; drawings as made."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _shown(section: Section) -> list[Block]:
