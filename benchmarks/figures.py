@@ -1,4 +1,4 @@
-"""Draws docs/figures/ from benchmarks/results/; the demo's learning curves come with benchmarks.demo_seeds.
+"""Draws docs/figures/ from benchmarks/results/; the demo's figure comes with benchmarks.demo_seeds.
 
 python -m benchmarks.figures            # make figures
 """

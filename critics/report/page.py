@@ -129,7 +129,7 @@ def _steps(report: Report) -> str:
     if not bins:
         return ""
     names = "critic's change at a step", "measured change"
-    return plots.reliability("changes", bins, bounds=(-1.0, 1.0), names=names)
+    return plots.reliability("changes", bins, bounds=(-1.0, 1.0), names=names, counted="steps")
 
 
 def _siblings(report: Report) -> str:

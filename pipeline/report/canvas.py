@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 BLUE, ORANGE, RED, GREEN, GREY = "#0b5cad", "#c2571a", "#b3261e", "#1a7f37", "#8b949e"
 COLOURS = (BLUE, ORANGE, GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
 MARKERS = "osD^vPX*"
+LINES = ("-", "--", ":", "-.")
+"""Where there are more series than colours and markers, the second round of these is dashed, and so on."""
 WIDTH = 5.0
 """Inches of every drawing: as wide as a small screen, so letters keep the size that they are set in."""
 _SETTINGS = {

@@ -4,12 +4,15 @@ Intervals come as `pipeline.statistics.interval_dict` makes them: value, low, hi
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from pipeline.report.canvas import BLUE, COLOURS, GREEN, GREY, MARKERS, ORANGE, RED, WIDTH, draw, lead
+from pipeline.report.canvas import BLUE, COLOURS, GREEN, GREY, LINES, MARKERS, ORANGE, RED, WIDTH, draw, lead
 
+MOST_INSIDE = 5
+"""Curves whose legend leaves room for them."""
 Numbers = Mapping[str, float | None]
 """An interval: value, low, high."""
 
@@ -23,12 +26,13 @@ def curves(
     y_label: str,
     level: float | None = None,
     marks: Sequence[tuple[float, str]] = (),
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Returns measures of some entries along their key `x`, where they have both; "" if none has.
 
     Bounds are `{measure}_low` and `{measure}_high`: a band, or bars if some entries have none, between which
-    a band would have no width. `level` is a dashed line, `marks` are places on x. The points of an entry lead
-    to its `link`.
+    a band would have no width. `level` is a dashed line, `marks` are places on x, `labels` what the legend
+    calls measures. The points of an entry lead to its `link`.
     """
     found = {
         measure: points
@@ -37,15 +41,19 @@ def curves(
     }
     if not found:
         return ""
+    names = [labels.get(measure, measure) for measure in found]
+    columns = 2 if max(map(len, names)) <= 20 else 1
+    below = -(-len(found) // columns) if len(found) > MOST_INSIDE else 0  # lines of a legend under the axes
 
     def paint(axes: Any) -> None:
         for place, (measure, points) in enumerate(found.items()):
-            names = (x, measure, f"{measure}_low", f"{measure}_high")
-            table = [[entry.get(name) for name in names] for entry in points]
+            keys = (x, measure, f"{measure}_low", f"{measure}_high")
+            table = [[entry.get(key) for key in keys] for entry in points]
             at, y, low, high = np.array(table, dtype=float).T  # None becomes NaN
             colour = COLOURS[place % len(COLOURS)]
             marker = "" if len(at) > 40 else MARKERS[place % len(MARKERS)]
-            axes.plot(at, y, color=colour, marker=marker, ms=4, label=measure)
+            style = LINES[place // len(COLOURS) % len(LINES)]
+            axes.plot(at, y, color=colour, ls=style, marker=marker, ms=4, label=names[place])
             linked = [bool(entry.get("link")) for entry in points]
             lead(axes, at[linked], y[linked], [entry["link"] for entry in points if entry.get("link")])
             known = np.isfinite(low) & np.isfinite(high)
@@ -61,10 +69,12 @@ def curves(
             axes.axvline(where, color=GREY, ls=":")
             axes.annotate(f" {text}", (where, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
         axes.set(xlabel=x, ylabel=y_label)
-        if len(found) > 1:
+        if below:
+            axes.figure.legend(loc="outside lower left", ncols=columns)
+        elif len(found) > 1:
             axes.legend()
 
-    return draw(name, paint)
+    return draw(name, paint, size=(WIDTH, 3.4 + 0.2 * below))
 
 
 def stacked(
@@ -99,8 +109,9 @@ def reliability(
     bounds: tuple[float, float] = (0.0, 1.0),
     names: tuple[str, str] = ("predicted chance of success", "observed success"),
     links: Sequence[str] = (),
+    counted: str = "states",
 ) -> str:
-    """Returns `predicted` against `observed` of each bin, with intervals, and the bins' `num_states` below.
+    """Returns `predicted` against `observed` of each bin, with intervals, and how many are `counted` below.
 
     `rising` are points of the best curve that never falls. The grey band is the diagonal plus and minus the
     floor: what a perfect critic would show on average. Hollow points have no bounds. `links` are where
@@ -127,7 +138,7 @@ def reliability(
         top.set(xlim=frame, ylim=frame, ylabel=names[1])
         top.legend(loc="upper left")
         bottom.bar(x, [of["num_states"] for of in bins], width=0.02 * (bounds[1] - bounds[0]), color=GREY)
-        bottom.set(ylabel="states", xlabel=names[0])
+        bottom.set(ylabel=counted, xlabel=names[0])
 
     return draw(name, paint, size=(WIDTH, 5.0), rows=2)
 

@@ -6,6 +6,14 @@ from typing import Any
 from pipeline.report import Drawing, plots
 from pipeline.report.page import viewer_link
 
+LABELS = {
+    "val": "first tries on val",
+    "first_try": "first tries to train on",
+    "with_feedback": "attempts after feedback",
+    "retried_first_try": "without feedback",
+    "retried_with_feedback": "after feedback",
+}
+
 
 def learning_curve(report: Mapping[str, Any], *, leads: bool = False) -> Drawing:
     """Returns success by iteration from the actor's report, with the look after the last one.
@@ -17,12 +25,13 @@ def learning_curve(report: Mapping[str, Any], *, leads: bool = False) -> Drawing
         learning = [e | {"link": viewer_link(stage="actor", iteration=e["iteration"])} for e in learning]
     entries = [*learning, *filter(None, [report.get("last_look")])]
     measures = ("val", "first_try", "with_feedback")
-    svg = plots.curves("learning", entries, measures, x="iteration", y_label="success")
+    svg = plots.curves("learning", entries, measures, x="iteration", y_label="success", labels=LABELS)
     where = " In `vdapo view` a point leads to its iteration's rollouts." if leads else ""
     return Drawing(
         svg,
         "Success before each iteration: of first tries on val, and of the rollouts that were then sampled to "
-        "train on. The last point of val is the finished actor's." + where,
+        "train on. Those after feedback retry tasks that failed, so they are no chains of attempts as in the "
+        "evaluation. The last point of val is the finished actor's." + where,
     )
 
 
@@ -58,5 +67,6 @@ def _val_by_rollouts(report: Mapping[str, Any]) -> list[tuple[float, float | Non
 def reliance_curve(report: Mapping[str, Any]) -> Drawing:
     """Returns success without and with feedback on the same tasks, where both were sampled."""
     measures = ("retried_first_try", "retried_with_feedback")
-    svg = plots.curves("reliance", report["learning"], measures, x="iteration", y_label="success")
+    entries = report["learning"]
+    svg = plots.curves("reliance", entries, measures, x="iteration", y_label="success", labels=LABELS)
     return Drawing(svg, "Tasks that another bare rollout failed: the gap is how much feedback still helps.")

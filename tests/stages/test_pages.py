@@ -67,7 +67,7 @@ def test_what_changed_most_on_first_tries_stands_first() -> None:
     assert table.rows == (
         ("probe", "20.0", "10.0", "-10.0", "[-20.0, 0.0]"),
         ("form", "20.0", "25.0", "+5.0", "[-5.0, 15.0]"),
-        ("found", "-", "30.0", "-", "[-, -]"),
+        ("found", "-", "30.0", "-", "no bounds"),
     )
 
 
@@ -139,6 +139,12 @@ def test_an_actors_curves_end_with_the_finished_actor(monkeypatch: pytest.Monkey
     assert [entry.get("val") for entry in drawn["learning"]] == [0.1, None, 0.3, 0.6]
     spent = [(entry["rollouts sampled before"], entry["val"]) for entry in drawn["spent"]]
     assert spent == [(0, 0.1), (100, None), (220, 0.3), (320, 0.6)]
+
+
+def test_curves_of_learning_are_named_in_words() -> None:
+    rates = {"rollouts/first_try": 0.2, "rollouts/with_feedback": 0.6, "rollouts/count": 9.0}
+    drawing = learning_curve(actor_report([{"iteration": i, **rates} for i in range(2)], 2))
+    assert {"first tries to train on", "attempts after feedback"} <= set(texts_of(drawing))
 
 
 def test_an_actor_without_a_critic_has_its_curves_too() -> None:

@@ -136,6 +136,35 @@ def test_a_wide_table_names_its_columns_in_every_cell_for_narrow_screens() -> No
     assert "<td>y</td><td>4</td>" in html
 
 
+def test_hidden_characters_are_spelled_out_wherever_text_stands_and_drawings_stay() -> None:
+    evil, svg = "\x1b[31m\u202ecba\u200b", "<svg>\ufeff</svg>"
+    table = Table(("a", "b", "c", evil), (("1", "2", "3", evil),), evil)
+    steps = Dialogue(evil, [(f"first\nsecond {evil}", 0.5, "ok", evil)])
+    html = page(evil, [Section(evil, (Text(evil), Tiles(((evil, evil),)), table, Drawing(svg, evil), steps))])
+    assert not re.search("[\x1b\u202e\u200b]", html)
+    assert html.count("␛[31m&lt;U+202E&gt;cba&lt;U+200B&gt;") == 16
+    assert "first\nsecond" in html
+    assert svg in html
+
+
+def test_more_curves_than_colours_differ_in_their_lines_and_their_legend_leaves_room() -> None:
+    entries = [{"x": i} | {f"arm {n}": i / (n + 2) for n in range(9)} for i in range(2)]
+    few, many = (
+        plots.curves("c", entries, [f"arm {n}" for n in range(of)], x="x", y_label="y", labels={"arm 0": "A"})
+        for of in (5, 9)
+    )
+    assert "stroke-dasharray" not in few
+    assert many.count("stroke-dasharray") == 2  # the ninth curve, and its line in the legend
+    assert {"A", "arm 8"} <= texts_of(many)
+    high_few, high_many = (float(re.search(r'height="([\d.]+)pt"', svg)[1]) for svg in (few, many))
+    assert high_many > high_few + 50
+
+
+def test_what_is_counted_in_bins_is_named() -> None:
+    bins = [{"predicted": 0.2, "observed": KNOWN, "num_states": 5}]
+    assert "steps" in texts_of(plots.reliability("r", bins, counted="steps"))
+
+
 def test_what_has_nothing_to_show_is_left_out_and_a_section_says_so() -> None:
     columns = {"bare": {"ev": "0.5", "other": "1"}, "guided": {"rmse": "0.1"}}
     table = readings(columns, {"ev": "to 1", "rmse": "to 0", "nll": "to 0"}, "caption")
