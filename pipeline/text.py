@@ -1,4 +1,7 @@
-"""Text of a model or a service is hostile until shown harmless: control characters are made visible."""
+"""Text as people read it: numbers of things in words, and control characters made visible.
+
+Text of a model or a service is hostile until shown harmless.
+"""
 
 import re
 
@@ -11,6 +14,17 @@ _HIDDEN = re.compile(
 
 U+FE0F alone stays: it gives emoji their colour.
 """
+
+
+def counted(number: int, things: str) -> str:
+    """Returns a number of things in words, of their plural.
+
+    Example:
+        >>> counted(1, "policies"), counted(1, "rollouts"), counted(1200, "tasks")
+        ('1 policy', '1 rollout', '1200 tasks')
+    """
+    one = f"{things[:-3]}y" if things.endswith("ies") else things.removesuffix("s")
+    return f"{number} {one if number == 1 else things}"
 
 
 def visible(text: str) -> str:

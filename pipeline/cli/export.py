@@ -1,6 +1,7 @@
 """`vdapo export`: a run in the forms of other tools. Each form is a file of `pipeline/exports/`."""
 
 import argparse
+import difflib
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -61,6 +62,10 @@ def _written(options: argparse.Namespace) -> list[Part]:
     run_dir, folder, stage = options.run_dir, options.folder, options.stage
     if options.min_reward is not None and not math.isfinite(options.min_reward):
         raise ConfigError(f"--min-reward is {options.min_reward}; allowed: a finite number")
+    if stage is not None and stage not in (known := stages_of(run_dir)):
+        near = difflib.get_close_matches(stage, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"this run's stages: {', '.join(known)}"
+        raise ConfigError(f"--stage is {stage!r}; {hint}")
     if options.to in WHOLE:
         if options.split is not None or options.min_reward is not None:
             raise ConfigError(

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{stage_dir} has no table {name!r}; it has: {', '.join(tables) or 'none'}")
     table = tables[name](name)
     _print(console, f"{name}: {table.num_rows} rows; tables here: {', '.join(tables)}", "bold")
-    for number, row in enumerate(table.slice(0, options.rows).to_pylist()):
+    for number, row in enumerate(table.slice(0, min(options.rows, table.num_rows)).to_pylist()):
         if name == "rollouts" and "steps" in tables:
             _dialogue(console, row)
             continue

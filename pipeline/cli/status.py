@@ -16,7 +16,7 @@ from pipeline.artifacts.lock import holder, players
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan
 from pipeline.errors import ArtifactError
 from pipeline.runs import inner_runs, stages_of
-from pipeline.text import visible
+from pipeline.text import counted, visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,9 @@ def _state(run_dir: Path, stage: str) -> tuple[str, str, str, str]:
         check_lineage(run_dir, [stage])
     except ArtifactError:
         state = "stale: an input was made again"
-    failed = sum(manifest["counts"]["failed"].values())
-    items = f"{manifest['counts']['planned']} {manifest['unit']}" + (f", {failed} failed" if failed else "")
+    counts = manifest["counts"]
+    others = {kind: sum(counts[kind].values()) for kind in ("failed", "skipped")}
+    said = [f"{number} {kind}" for kind, number in others.items() if number]
+    items = ", ".join([counted(counts["done"], manifest["unit"]), *said])
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest["finished"]))
     return state, items, when, manifest["content_digest"][:8]

@@ -108,6 +108,17 @@ def test_status_tells_absent_resumable_complete_stale_and_damaged_apart(out: Any
         assert "damaged" in row_of(out("status", run_dir, code=3), "rollouts")
 
 
+def test_status_counts_what_is_done_and_what_was_skipped(out: Any, run_dir: Path) -> None:
+    def stored(start: Start[Any]) -> None:
+        start.shards.commit(0, {}, done=0, skipped={"objective_none": 1})
+        start.finish(report={})
+
+    assert run(run_dir.parent, "stored", [["policy"]], stored, unit="policies") == 0
+    text = out("status", run_dir)
+    assert "0 policies, 1 skipped" in row_of(text, "stored")
+    assert "1 policy" not in text
+
+
 def test_status_finds_runs_under_data(out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run_dir)
     out("status", code=3, words=["make demo"])
@@ -149,6 +160,7 @@ def test_show_is_told_a_stage_in_any_way(out: Any, run_dir: Path, monkeypatch: p
     monkeypatch.chdir(run_dir / "rollouts")
     for path in (".", "../rollouts"):
         out("show", path, words=["rollouts: 2 rows"])
+    out("show", ".", "--rows", 10**20, words=["rollouts: 2 rows"])
 
 
 def test_show_prints_any_table_and_the_report_of_a_stage_without_one(out: Any, run_dir: Path) -> None:
@@ -174,6 +186,8 @@ def test_show_and_export_refuse_what_is_not_there(out: Any, run_dir: Path, tmp_p
         (["show", run_dir / "actor"], 3, f"{run_dir}/actor is missing or no stage of a run. Run: make actor"),
         (["show", run_dir], 3, f"{run_dir} is missing or no stage of a run. Give RUN_DIR/STAGE"),
         (["show", run_dir / "rollouts", "--table", "labels"], 2, "it has: rollouts, steps"),
+        (["export", run_dir, *to, "--stage", "rolouts", tmp_path / "new"], 2, "did you mean rollouts?"),
+        (["export", run_dir, *to, "--stage", "x", tmp_path / "new"], 2, "this run's stages: tasks, sft, "),
         (["show", run_dir / "rollouts", "--rows", 0], 2, "--rows is 0; allowed: 1 or more"),
         (["export", run_dir, *to, full], 2, "is not empty"),
         (["export", run_dir, *to, full / "x"], 2, "cannot be a folder"),
