@@ -43,12 +43,17 @@ def interval_dict(interval: Interval) -> dict[str, float | None]:
 
 
 def interval_words(interval: Interval, digits: int) -> str:
-    """Returns the value with its bounds as text; says so where there is none."""
+    """Returns the value with its bounds as text; says so where there is none.
+
+    Example:
+        >>> interval_words(Interval(-1e-9, -0.2, 0.1), 2)  # no zero is negative
+        '0.00 [-0.20, 0.10]'
+    """
     if math.isnan(interval.value):
         return "undefined"
     if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
-        return f"{interval.value:.{digits}f} [no bounds]"
-    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+        return f"{interval.value:z.{digits}f} [no bounds]"
+    return f"{interval.value:z.{digits}f} [{interval.low:z.{digits}f}, {interval.high:z.{digits}f}]"
 
 
 def p_words(p: float) -> str:

@@ -76,7 +76,7 @@ def findings(
 
 
 def _percent(share: float) -> str:
-    return "below -100" if share < -1 else f"{100 * share:.0f}"  # how far below says nothing more
+    return "below -100" if share < -1 else f"{100 * share:z.0f}"  # how far below says nothing more
 
 
 def _weakest(rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -7,6 +7,7 @@ from pipeline.report import plots
 from pipeline.report.comparison import MEASURES
 from pipeline.report.page import Block, Drawing, Section, Table, Text, page
 from pipeline.statistics import p_words
+from pipeline.text import counted
 
 HOW = (
     "Rollouts, tokens and seconds are those of all stages of a run, of refused ones too; only looks, which "
@@ -29,7 +30,7 @@ def claims_of(report: Mapping[str, Any], measure: str) -> list[str]:
     """Returns a line for each arm that the method was held against, with its intervals."""
     found, of, percent = report["measures"][measure], MEASURES[measure], 100 * report["threshold"]
     return [
-        f"{report['method']} against {claim['against']}, {len(claim['seeds'])} seeds: "
+        f"{report['method']} against {claim['against']}, {counted(len(claim['seeds']), 'seeds')}: "
         f"{_points(claim['difference'])} at {claim['budget']:,.0f} {of} "
         f"(p {_p(claim, 'difference')}); "
         f"{claim['against']} takes {_times(claim['ratio'])} as many {of} to {percent:g} % "
@@ -42,13 +43,16 @@ def comparison_page(name: str, report: Mapping[str, Any]) -> str:
     """Returns report.html of a comparison, a pure function of its report."""
     primary, failed = next(iter(MEASURES)), report["failed"]
     seeds = max((len(arm["seeds"]) for arm in report["arms"].values()), default=0)
-    ended = f"{len(failed)} runs came to no end: {', '.join(failed)}."
+    ended = f"{counted(len(failed), 'runs')} came to no end: {', '.join(failed)}."
     if left_out := report["left_out"]:
         ended += f" No figure has {', '.join(left_out)}: nobody looked at the policy that they had."
     opening: list[Block] = [
         *([Text(ended, "fail")] * bool(failed)),
         *map(Text, claims_of(report, primary)),
-        Text(f"{report['tasks_of_a_look']} tasks in each look, {seeds} seeds an arm at most.", "note"),
+        Text(
+            f"{report['tasks_of_a_look']} tasks in each look, {counted(seeds, 'seeds')} an arm at most.",
+            "note",
+        ),
     ]
     why = Table(("run", "why it ended"), tuple(failed.items()))
     return page(
@@ -118,7 +122,7 @@ def _p(claim: Mapping[str, Any], part: str) -> str:
 
 
 def _number(value: float | None, otherwise: str, digits: int = 0) -> str:
-    return otherwise if value is None else f"{value:,.{digits}f}"
+    return otherwise if value is None else f"{value:z,.{digits}f}"
 
 
 def _share(interval: Interval) -> str:
@@ -129,7 +133,7 @@ def _share(interval: Interval) -> str:
 
 def _points(interval: Interval) -> str:
     """Returns a difference of successes in points, with its bounds."""
-    value, low, high = ("-" if x is None else f"{100 * x:+.1f}" for x in map(interval.get, _PARTS))
+    value, low, high = ("-" if x is None else f"{100 * x:+z.1f}" for x in map(interval.get, _PARTS))
     return f"{value} points [{low}, {high}]"
 
 

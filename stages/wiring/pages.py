@@ -18,13 +18,13 @@ HEADER = ("", "start", "actor", "gain", "95 %")
 
 def percent(number: float | None) -> str:
     """Returns a share as text in percent."""
-    return "-" if number is None else f"{100 * number:.1f}"
+    return "-" if number is None else f"{100 * number:z.1f}"
 
 
 def gain_words(value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
     """Returns a gain in points, and its interval in percent."""
     bounds = "no bounds" if None in (low, high) else f"[{percent(low)}, {percent(high)}]"
-    return "-" if value is None else f"{100 * value:+.1f}", bounds
+    return "-" if value is None else f"{100 * value:+z.1f}", bounds
 
 
 def rows_of(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:

@@ -105,7 +105,7 @@ def test_a_refused_run_keeps_its_start_and_counts_as_more_than_it_spent() -> Non
     assert curves_of(rows, spending, "rollouts")["ours"][0].costs.tolist() == [0, 400]
     assert ours["success_at_budget"]["value"] == pytest.approx((0.1 + 0.86 + 0.85 + 0.86) / 4, abs=0.002)
     page = comparison_page("r", report)
-    assert "1 runs came to no end: ours-seed0." in page
+    assert "1 run came to no end: ours-seed0." in page
     assert "the critic&#39;s gate failed" in page
 
 
@@ -121,6 +121,7 @@ def test_one_seed_has_bounds_over_tasks_and_no_p() -> None:
     rows, spending = ([row for row in of if row["seed"] == 0] for of in tables())
     report = comparison_report(rows, spending, method="ours", threshold=0.5, failed={})
     [line] = claims_of(report, "rollouts")
+    assert line.startswith("ours against theirs, 1 seed: ")
     assert line.count("(p unknown of one seed)") == 2
     [claim] = report["measures"]["rollouts"]["claims"]
     for figure in (claim["difference"], claim["ratio"]):
