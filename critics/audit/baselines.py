@@ -92,9 +92,7 @@ def cross_fitted(audit: AuditData, features: np.ndarray, classifier: Any) -> np.
     if number > 1:
         folds = list(GroupKFold(min(NUM_FOLDS, number)).split(features, groups=audit.cluster))
     for fit, told in folds:
-        if (
-            share[fit] == share[fit[0]]
-        ).all():  # nothing to fit, and the round-off of a fit would be an error
+        if np.ptp(share[fit]) == 0:  # nothing to fit, and the round-off of a fit would count as an error
             p[told] = share[fit[0]]
             continue
         # Each state is one success and one failure, weighted by how often they were sampled.
