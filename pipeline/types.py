@@ -47,7 +47,7 @@ class Event:
     turn: int  # from 0
     target: str = ""  # what it concerns (a tool, a part of the message)
     fields: tuple[str, ...] = ()  # names it concerns, sorted
-    detail: str = ""  # a short fact in words, never a hidden value
+    detail: str = ""  # a short fact in words, never a hidden value; of a failure what was raised, for people
 
 
 @dataclass(frozen=True, slots=True)

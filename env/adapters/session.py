@@ -6,9 +6,8 @@ from typing import Any
 
 from env.catalog import offer_of
 from env.chat.calls import checked, schemas_of
-from env.play.checks import step_problem, verdict_problem
+from env.play.guard import FailureError, graded, guarded, opened, stepped
 from env.protocol import Action, Env, StepResult, Tools
-from pipeline.errors import ConfigError
 from pipeline.tables import task_from
 from pipeline.types import Message, Verdict
 
@@ -33,11 +32,9 @@ class Session:
         """Starts the episode of one row of a tasks table; its column `seed`, if any, seeds the wording."""
         self.infra_error = None
         try:
-            self._env.reset(task_from(row), int(row.get("seed") or 0))
-        except ConfigError:  # of the machine: every episode would fail of it
-            raise
-        except Exception as error:
-            self.infra_error = f"reset: {type(error).__name__}"
+            opened(self._env, *guarded("row", lambda: (task_from(row), int(row.get("seed") or 0))))
+        except FailureError as failure:
+            self.infra_error = _said(failure)
         self.is_over = self.infra_error is not None
 
     def call(self, name: str, arguments: Any) -> StepResult:
@@ -57,26 +54,23 @@ class Session:
 
 
 def step_of(env: Env, action: Action) -> StepResult:
-    """Returns what a message led to; an exception inside the environment, or a bad reply, is its failure."""
+    """Returns what a message led to; what is raised inside the environment, or a bad reply, is a failure."""
     try:
-        result = env.step(action)
-        return replace(OVER, infra_error="bad_reply") if step_problem(result) else result
-    except ConfigError:
-        raise
-    except Exception as error:
-        return replace(OVER, infra_error=f"step: {type(error).__name__}")
+        return stepped(env, action)
+    except FailureError as failure:
+        return replace(OVER, infra_error=_said(failure))
 
 
 def verdict_of(env: Env) -> Verdict:
-    """Returns an environment's verdict; an exception inside it, or a bad one, is one without a reward."""
+    """Returns an environment's verdict; what is raised inside it, or a bad one, is one without a reward."""
     try:
-        verdict = env.verdict()
-        is_bad = verdict_problem(verdict, env.spec.tools)
-        return Verdict(None, None, infra_error="bad_verdict") if is_bad else verdict
-    except ConfigError:
-        raise
-    except Exception as error:
-        return Verdict(None, None, infra_error=f"verdict: {type(error).__name__}")
+        return graded(env)
+    except FailureError as failure:
+        return Verdict(None, None, infra_error=_said(failure))
+
+
+def _said(failure: FailureError) -> str:
+    return failure.detail if failure.kind == "infra_error" else failure.kind
 
 
 def tools_of_row(environment: str, row: Mapping[str, Any]) -> Tools:

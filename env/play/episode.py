@@ -9,55 +9,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
-from env.play.checks import feedback_problem, messages_problem, step_problem, verdict_problem
 from env.play.coder import Coder
+from env.play.guard import FailureError, graded, guarded, opened, refuse_failure, stepped, taught
 from env.play.player import Player
 from env.play.requests import EpisodeRequest
 from env.play.steps import graded_steps, message_steps
 from env.protocol import Env, StepResult
 from env.splitters import SPLITTERS
 from pipeline.engines import Generation, GenerationRequest
-from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
 from pipeline.types import Event, Feedback, FinishReason, Message, Rollout, Step, Verdict
 
-T = TypeVar("T")
-
 Outcome = GenerationRequest | Rollout
 """What an episode wants next: text, or to be over."""
-
-
-class FailureError(Exception):
-    """An episode cannot go on or be graded, not by the policy's fault: counted by kind, never a reward."""
-
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(detail)
-        # Kinds are counted, so a whole sentence goes to the event, not into the rollout's env_status.
-        self.kind = kind if kind.isidentifier() else "infra_error"
-        self.detail = detail if kind.isidentifier() else f"{detail}: {kind}"
-
-
-def _guarded(name: str, call: Callable[[], T]) -> T:
-    """Returns the call's result; an exception inside an environment becomes a counted failure.
-
-    A ConfigError is of the machine or the settings: all other episodes would fail of it, too.
-    """
-    try:
-        return call()
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise FailureError("infra_error", f"{name}: {type(error).__name__}") from error
-
-
-def _checked(code: str, name: str, call: Callable[[], T], problem_of: Callable[[T], str]) -> T:
-    """Returns the call's result if it is what an environment may give; else a counted failure."""
-    result = _guarded(name, call)
-    if problem := _guarded(name, lambda: problem_of(result)):
-        raise FailureError(code, f"{name}: {problem}")
-    return result
 
 
 @dataclass
@@ -96,7 +61,7 @@ class Episode:
     def close(self) -> None:
         """Closes the environment; a failure to close changes no result."""
         if self.env is not None:
-            with suppress(Exception):  # the rollout is already graded
+            with suppress(Exception, SystemExit):  # the rollout is already graded
                 self.env.close()
             self.env = None
 
@@ -114,11 +79,9 @@ class Episode:
         request.check(self.player.settings.tokenizer_digest)
         if parent is not None:
             self.turn = parent.steps[request.start_step_index].message_index
-        env = self.env = _guarded("make_env", lambda: self.player.make_env(request.task))
+        env = self.env = guarded("make_env", lambda: self.player.make_env(request.task))
         seed = request.seed if parent is None else parent.seed  # replay needs the parent's wording
-        messages = _checked(
-            "bad_reply", "reset", lambda: env.reset(request.task, seed).messages, messages_problem
-        )
+        messages = opened(env, request.task, seed).messages
         self.messages.extend(messages)
         if parent is None:
             style, attempts = self.player.style, request.previous_attempts
@@ -206,12 +169,11 @@ class Episode:
     def _step(self, text: str, turn: int) -> StepResult:
         assert self.env is not None
         action = self.player.style.parse(text)
-        result = _checked("bad_reply", "step", partial(self.env.step, action), step_problem)
+        result = stepped(self.env, action)
         self.messages.append(self.player.style.assistant_message(action, turn))
         self.messages.extend(result.messages)
         self.events.extend(result.events)
-        if result.infra_error is not None:
-            raise FailureError(result.infra_error, "step")
+        refuse_failure(result, "step")
         return result
 
     def _room(self) -> int:
@@ -236,14 +198,10 @@ class Episode:
 
     def _graded(self) -> Rollout:
         assert self.env is not None
-        tools = self.env.spec.tools
-        verdict = _checked("bad_verdict", "verdict", self.env.verdict, lambda v: verdict_problem(v, tools))
-        if verdict.infra_error is not None:
-            raise FailureError(verdict.infra_error, "verdict")
+        verdict = graded(self.env)
         if verdict.success:
             return self._rollout(verdict, None, "ok")
-        feedback = _checked("bad_feedback", "feedback", self.env.feedback, feedback_problem)
-        return self._rollout(verdict, feedback, "ok")
+        return self._rollout(verdict, taught(self.env), "ok")
 
     def _rollout(self, verdict: Verdict, feedback: Feedback | None, env_status: str) -> Rollout:
         request, parent, settings = self.request, self.request.parent, self.player.settings
@@ -273,8 +231,8 @@ class Episode:
             tokenizer_digest=settings.tokenizer_digest,
             template_digest=settings.template_digest,
             finish_reason="success" if verdict.success else self.end,
-            reward=verdict.reward,
-            cost=verdict.cost,
+            reward=None if verdict.reward is None else float(verdict.reward),  # tables hold no fractions
+            cost=float(verdict.cost),
             env_status=env_status,
             events=tuple(self.events),
             feedback_text=feedback.text if feedback else "",

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import islice
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,7 +35,7 @@ STOP = "<|im_end|>"
 class CountingEnv:
     """Count to the task's number: `add n` adds; more than the number is a fault; `done` ends."""
 
-    def __init__(self, fails_in: str = "", failure: type[Exception] = KeyError) -> None:
+    def __init__(self, fails_in: str = "", failure: type[BaseException] = KeyError) -> None:
         self.spec = EnvSpec("counting", 1, (), max_turns=6)
         self.fails_in, self.failure = fails_in, failure
         self.closed = 0
@@ -106,7 +108,7 @@ class Table:
     tokenizer: Any
     say: Callable[[str, int, int], str]  # (text so far, seed, turn) -> message
     fails_in: dict[str, str] = field(default_factory=dict)
-    failure: type[Exception] = KeyError
+    failure: type[BaseException] = KeyError
     requests: list[GenerationRequest] = field(default_factory=list)
     envs: list[CountingEnv] = field(default_factory=list)
     most_open: int = 0
@@ -271,25 +273,30 @@ def test_a_prompt_that_an_engine_was_not_started_for_is_a_failure_whatever_the_m
     assert statuses == ["ok", "prompt_too_long"]
 
 
+@pytest.mark.parametrize(("failure", "said"), [(KeyError, "KeyError: '{}'"), (SystemExit, "SystemExit: {}")])
 @pytest.mark.parametrize("place", ["reset", "step", "verdict", "feedback"])
-def test_a_failing_environment_is_counted_and_never_a_reward_of_zero(tokenizer: Any, place: str) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "done", fails_in={"task bad": place})
+def test_a_failing_environment_is_counted_and_never_a_reward_of_zero(
+    tokenizer: Any, place: str, failure: type[BaseException], said: str
+) -> None:
+    """A grader that runs what a policy wrote may meet `exit()`: that ends the episode, and no stage."""
+    table = Table(tokenizer, lambda text, seed, turn: "done", {"task bad": place}, failure)
     bad, good = table.play([ask("bad"), ask("good")])
     assert (bad.finish_reason, bad.env_status, bad.reward) == ("failed", "infra_error", None)
     assert bad.feedback_text == ""
     assert bad.events[-1].code == "infra_error"
-    assert "KeyError" in bad.events[-1].detail
+    assert bad.events[-1].detail == f"{place}: {said.format(place)}"
     assert_consistent(bad, tokenizer)
     assert (good.env_status, good.reward) == ("ok", 0.0)
     assert all(env.closed == 1 for env in table.envs)
 
 
+@pytest.mark.parametrize("failure", [ConfigError, KeyboardInterrupt])
 @pytest.mark.parametrize("place", ["reset", "step", "verdict", "feedback"])
-def test_a_machine_that_cannot_grade_is_no_failure_of_an_episode_and_ends_the_stage(
-    tokenizer: Any, place: str
+def test_a_machine_that_cannot_grade_or_who_ends_it_is_no_failure_of_an_episode_and_ends_the_stage(
+    tokenizer: Any, place: str, failure: type[BaseException]
 ) -> None:
-    table = Table(tokenizer, lambda text, seed, turn: "done", {"task bad": place}, ConfigError)
-    with pytest.raises(ConfigError, match=place):
+    table = Table(tokenizer, lambda text, seed, turn: "done", {"task bad": place}, failure)
+    with pytest.raises(failure, match=place):
         table.play([ask("bad"), ask("good")])
     assert [env.closed for env in table.envs] == [1] * len(table.envs)
 
@@ -300,12 +307,25 @@ BAD = {
     "key": ("step", {"messages": ({"role": "tool", "content": "x", "name": "add"},)}, "bad_reply"),
     "role": ("step", {"messages": ({"role": "function", "content": "x"},)}, "bad_reply"),
     "event": ("step", {"events": (Event("x", 0, detail="\ud800"),)}, "bad_reply"),
+    "text": ("step", {"messages": "again"}, "bad_reply"),
+    "texts": ("step", {"messages": ("again",)}, "bad_reply"),
+    "one": ("step", {"messages": {"role": "tool", "content": "x"}}, "bad_reply"),
+    "events": ("step", {"events": ("x",)}, "bad_reply"),
+    "turn": ("step", {"events": (Event("x", 2**31),)}, "bad_reply"),
+    "end": ("step", {"terminated": "no"}, "bad_reply"),
     "error": ("step", {"infra_error": KeyError("x")}, "bad_reply"),
+    "no error": ("step", {"infra_error": False}, "bad_reply"),
+    "ok": ("step", {"infra_error": "ok"}, "infra_error"),
     "opening": ("reset", {"messages": ({"role": "user", "content": "x", "name": "Ann"},)}, "bad_reply"),
     "nan": ("verdict", {"reward": float("nan")}, "bad_verdict"),
     "above": ("verdict", {"reward": 5.0}, "bad_verdict"),
     "below": ("verdict", {"reward": -0.1}, "bad_verdict"),
     "null": ("verdict", {"reward": None, "success": None}, "bad_verdict"),
+    "success": ("verdict", {"reward": 0.25, "success": "no"}, "bad_verdict"),
+    "unsaid": ("verdict", {"success": None}, "bad_verdict"),
+    "contradiction": ("verdict", {"reward": 0.0, "success": True}, "bad_verdict"),
+    "steps": ("verdict", {"steps": None}, "bad_verdict"),
+    "words": ("verdict", {"steps": ("ok",)}, "bad_verdict"),
     "cost": ("verdict", {"cost": float("inf")}, "bad_verdict"),
     "status": ("verdict", {"steps": (StepVerdict(0, "good"),)}, "bad_verdict"),  # type: ignore[arg-type]
     "code": ("verdict", {"steps": (StepVerdict(0, "ok", None),)}, "bad_verdict"),  # type: ignore[arg-type]
@@ -325,6 +345,39 @@ def test_what_an_environment_may_not_give_back_fails_its_item_and_not_the_stage(
     assert bad.events[-1].detail.startswith(f"{place}: ")
     assert_consistent(bad, tokenizer)
     assert rollouts_table([bad]).num_rows == 1  # it can be stored
+
+
+@pytest.mark.parametrize("given", ["x", 0.5, {"reward": 1.0}, ((), 0.0, True, False, {}), None])
+@pytest.mark.parametrize(
+    ("place", "code", "allowed"),
+    [
+        ("reset", "bad_reply", "Observation"),
+        ("step", "bad_reply", "StepResult"),
+        ("verdict", "bad_verdict", "Verdict"),
+        ("feedback", "bad_feedback", "Feedback, None"),
+    ],
+)
+def test_what_other_interfaces_give_back_is_refused_in_words(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, place: str, code: str, allowed: str, given: Any
+) -> None:
+    monkeypatch.setattr(CountingEnv, place, lambda self, *args: given)
+    [bad] = saying(tokenizer, "done").play([ask("bad")])
+    if (place, given) == ("feedback", None):
+        assert bad.env_status == "ok"
+        return
+    assert bad.env_status == code
+    assert bad.events[-1].detail == f"{place}: it is a {type(given).__name__}; allowed: {allowed}"
+
+
+@pytest.mark.parametrize("success", [True, np.True_])
+def test_numbers_of_any_kind_can_be_stored(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, success: Any
+) -> None:
+    verdict = Verdict(Fraction(1, 4), success, cost=Fraction(1, 2))  # type: ignore[arg-type]
+    monkeypatch.setattr(CountingEnv, "verdict", lambda self: verdict)
+    rollouts = saying(tokenizer, "done").play([ask("r")])
+    [row] = rollouts_table(rollouts).select(["reward", "cost", "finish_reason"]).to_pylist()
+    assert row == {"reward": 0.25, "cost": 0.5, "finish_reason": "success"}
 
 
 def test_a_reward_below_zero_is_one_where_calls_for_feedback_have_a_price(tokenizer: Any) -> None:

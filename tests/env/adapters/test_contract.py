@@ -112,7 +112,12 @@ def test_what_the_environment_fails_to_play_or_grade_has_no_reward(
 @pytest.mark.parametrize("play", ALL)
 @pytest.mark.parametrize(
     ("where", "given"),
-    [("step", StepResult(({"role": "tool", "content": None},))), ("verdict", Verdict(5.0, True))],
+    [
+        ("step", StepResult(({"role": "tool", "content": None},))),
+        ("step", None),
+        ("verdict", Verdict(5.0, True)),
+        ("verdict", Verdict(0.0, False, infra_error="timeout")),
+    ],
 )
 def test_what_an_environment_may_not_give_back_has_no_reward(
     monkeypatch: pytest.MonkeyPatch, play: Callable[..., Heard], where: str, given: Any
