@@ -8,7 +8,8 @@ from env.chat.style import ChatStyle
 from env.feedback_tool.calls import ANSWER, NAME, LineStyle, is_call
 from env.feedback_tool.reward import MAX_CALLS
 from env.offer import Demonstrate, Demonstrators
-from env.protocol import Action, Env, ToolCall, replay
+from env.play.guard import graded, played
+from env.protocol import Action, Env, ToolCall
 from pipeline.types import Task
 
 ASKS = f"+{NAME}"
@@ -61,8 +62,8 @@ def _play(play: Demonstrate, make_env: Callable[[], Env], after: str | None) -> 
         asked: list[Action] = []
         for number in range(MAX_CALLS + 1):
             [answer] = actions_of(name, seed + number)
-            replay(env, task, seed, [answer])
-            is_right = bool(env.verdict().success)
+            played(env, task, seed, [answer])
+            is_right = bool(graded(env).success)
             if number == MAX_CALLS or (is_right and (asked or rng.random() >= NEEDLESS)):
                 break
             asked.append(_call({ANSWER: answer.text}, style))

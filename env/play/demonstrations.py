@@ -7,7 +7,8 @@ from random import Random
 from env.chat.style import ChatStyle
 from env.feedback_tool.calls import answer_spans, wrong_answers
 from env.offer import Demonstrators
-from env.protocol import Action, Env, StepResult, Tools, replay
+from env.play.guard import graded, guarded, played, taught
+from env.protocol import Action, Env, StepResult, Tools
 from env.sessions import Session, replies_of, said_in
 from pipeline.types import Message, Task
 
@@ -51,6 +52,8 @@ def demonstrate(
     the failed ones opens the prompt. Then a share `follows_feedback` of the demonstrators knows what it says
     (`after_feedback`), the others do not care. With `thoughts` one writes before each call whom it calls and
     what for.
+
+    Raises FailureError if an environment failed: nobody learns from such an attempt, nor from feedback on it.
     """
     rng = Random(seed)
     names, weights = list(shares), list(shares.values())
@@ -60,9 +63,9 @@ def demonstrate(
         first_seed = rng.getrandbits(62)
         policy = rng.choices(names, weights)[0]
         actions = demonstrators.play(task, policy, first_seed, noise, (), style, False)
-        env = make_env()
-        replay(env, task, first_seed, actions)
-        if not env.verdict().success and (feedback := env.feedback()) is not None:
+        env = guarded("make_env", make_env)
+        played(env, task, first_seed, actions)
+        if not graded(env).success and (feedback := taught(env)) is not None:
             # The next attempt plays this one again, under its own seed: values written out, as some styles
             # need them, would be another seed's references there.
             earlier.append(demonstrators.play(task, policy, first_seed, noise, (), None, False))
@@ -73,12 +76,12 @@ def demonstrate(
         policy = demonstrators.after_feedback
     own_seed = rng.getrandbits(62)
     actions = demonstrators.play(task, policy, own_seed, noise, earlier, style, thoughts)
-    env = make_env()
-    results = replay(env, task, own_seed, actions)
+    env = guarded("make_env", make_env)
+    opening, results = played(env, task, own_seed, actions)
     return Demonstration(
         policy=policy,
-        pieces=pieces_of(style, task, previous, actions, results, env.spec.tools),
-        success=bool(env.verdict().success),
+        pieces=pieces_of(style, opening.messages, previous, actions, results, env.spec.tools),
+        success=bool(graded(env).success),
         guided=bool(previous),
         unlearnt=tuple(
             (1 + 2 * number, start, end)  # after the prompt, messages and replies take turns
@@ -90,14 +93,17 @@ def demonstrate(
 
 def pieces_of(
     style: ChatStyle,
-    task: Task,
+    opening: Sequence[Message],
     previous_attempts: Sequence[str],
     actions: Sequence[Action],
     results: Sequence[StepResult],
     tools: Tools | None = None,
 ) -> tuple[tuple[str, bool], ...]:
-    """Returns an episode as the pieces a player would encode one by one; `tools` are those of its level."""
-    pieces = [(style.render_prompt(task.prompt, previous_attempts, tools), False)]
+    """Returns an episode as the pieces a player would encode one by one; `tools` are those of its level.
+
+    The opening is what `reset` said, as in rollouts: it may be more than the task's prompt.
+    """
+    pieces = [(style.render_prompt(opening, previous_attempts, tools), False)]
     for action, result in zip(actions, results, strict=True):
         pieces.append((action.text + style.stop_token, True))
         if not (result.terminated or result.truncated):

@@ -16,11 +16,11 @@ class FailureError(Exception):
     """An episode cannot go on or be graded, not by the policy's fault: counted by kind, never a reward."""
 
     def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(detail)
         # Kinds are counted, so a whole sentence goes to the event, not into the rollout's env_status.
         is_kind = kind.isidentifier() and kind != "ok"  # which says that nothing failed
         self.kind = kind if is_kind else "infra_error"
         self.detail = detail if is_kind else f"{detail}: {kind}"
+        super().__init__(self.detail)
 
 
 def guarded(name: str, call: Callable[[], T]) -> T:

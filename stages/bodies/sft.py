@@ -20,13 +20,21 @@ from pipeline.ids import seed_of
 from pipeline.models.folder import weight_files
 from pipeline.models.policy import load_policy
 from pipeline.models.tiny import make_tiny_model, train_tokenizer
+from pipeline.rows import LeftOut
 from pipeline.training.losses import sft_loss
 from pipeline.training.rows import sft_rows
 from pipeline.types import Task
 from stages.settings import Config, Sft
 from stages.settings.sft import VOCAB_SIZE
 from stages.wiring.build import limit_threads, make_policy_trainer, make_trainer, pace_of, tiny_shape
-from stages.wiring.sft_data import encode, play_demonstrations, rows_of_update, that_fit
+from stages.wiring.left_out import tell_left_out
+from stages.wiring.sft_data import (
+    encode,
+    play_demonstrations,
+    refuse_other_lost,
+    rows_of_update,
+    that_fit,
+)
 from stages.wiring.sft_recorded import recorded_demonstrations
 
 WEIGHT_DECAY = 0.01  # AdamW's, of matrices
@@ -76,11 +84,12 @@ def make(start: Start[Config], train: list[Task]) -> None:
         return
     limit_threads(start.config)
     style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
-    of_data: dict[str, Any] = {}
+    of_data, lost = dict[str, Any](), list[LeftOut]()
     if settings.data:
         demonstrations, of_data["data"] = recorded_demonstrations(start)
     else:
-        demonstrations = play_demonstrations(start, train)
+        demonstrations, lost = play_demonstrations(start, train)
+        of_data["left_out"] = tell_left_out(start, lost)
     folder = start.output("policy")
     tokenizer, trainer_of = untrained(start, demonstrations, style, folder)
     encoded = [encode(tokenizer, demonstration, settings.context_weight) for demonstration in demonstrations]
@@ -89,10 +98,13 @@ def make(start: Start[Config], train: list[Task]) -> None:
     made = trainer_of(learning_rate=lambda done: learning_rate(done, settings), weight_decay=WEIGHT_DECAY)
     trainer = pace.trainer(made, made.model.config)
     if found := start.checkpoints.latest():
+        refuse_other_lost(lost, found[1].get("lost", []))
         trainer.load_checkpoint(found[0])
 
     def save() -> None:
-        start.checkpoints.save(trainer.num_updates, trainer.save_checkpoint, {})
+        start.checkpoints.save(
+            trainer.num_updates, trainer.save_checkpoint, {"lost": [one.row for one in lost]}
+        )
 
     with start.progress(settings.num_updates, "updates", initial=trainer.num_updates) as advance:
         while trainer.num_updates < settings.num_updates:

@@ -9,9 +9,11 @@ from env.catalog import offer_of
 from env.chat.style import ChatStyle
 from env.offer import EnvironmentOffer
 from env.play.demonstrations import Demonstration, demonstrate
+from env.play.guard import FailureError
 from pipeline.ids import seed_of
 from pipeline.processes.pool import serve
 from pipeline.processes.worker import connect_to_parent
+from pipeline.rows import LeftOut
 from pipeline.types import Task
 from stages.settings import Config, Sft
 
@@ -35,27 +37,33 @@ def shares_of(settings: Sft, offer: EnvironmentOffer) -> Mapping[str, float]:
     return settings.shares or (offer.demonstrators.shares if offer.demonstrators else {})
 
 
-def play_lesson(lesson: Lesson, one_more: Callable[[], None]) -> list[Demonstration]:
-    """Returns the demonstrations of a lesson, in order; calls `one_more` after each."""
+def play_lesson(lesson: Lesson, one_more: Callable[[], None]) -> list[Demonstration | LeftOut]:
+    """Returns the demonstrations of a lesson, in order; calls `one_more` after each.
+
+    One that an environment failed is left out, with the kind of failure.
+    """
     settings, prompt, tasks = lesson.config.sft, lesson.config.prompt, lesson.config.tasks
     offer = offer_of(tasks.environment)
     assert offer.demonstrators is not None  # else there are no shares
     style = style_of(tasks.environment, prompt.style, prompt.thinking, settings.base)
-    played = []
+    played = list[Demonstration | LeftOut]()
     for number, task in enumerate(lesson.tasks, lesson.first):
-        demonstration = demonstrate(
-            offer.demonstrators,
-            lambda: offer.make_env(tasks, prompt.verbosity),
-            task,
-            style=style,
-            shares=shares_of(settings, offer),
-            guided_share=settings.guided_share,
-            noise=NOISE,
-            seed=seed_of(lesson.seed, "sft", number),
-            follows_feedback=settings.follows_feedback,
-            thoughts=settings.thoughts,
-        )
-        played.append(demonstration)
+        try:
+            demonstration = demonstrate(
+                offer.demonstrators,
+                lambda: offer.make_env(tasks, prompt.verbosity),
+                task,
+                style=style,
+                shares=shares_of(settings, offer),
+                guided_share=settings.guided_share,
+                noise=NOISE,
+                seed=seed_of(lesson.seed, "sft", number),
+                follows_feedback=settings.follows_feedback,
+                thoughts=settings.thoughts,
+            )
+            played.append(demonstration)
+        except FailureError as failure:
+            played.append(LeftOut("demonstrations", number, failure.kind, failure.detail))
         one_more()
     return played
 

@@ -1,5 +1,6 @@
 """What sft trains on: demonstrated episodes as token ids, in an order that follows from the seed."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -7,9 +8,11 @@ import numpy as np
 
 from env.catalog import offer_of
 from env.play.demonstrations import Demonstration
+from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.artifacts.runner import Start
-from pipeline.errors import ConfigError
+from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.ids import seed_of
+from pipeline.rows import LeftOut, reasons
 from pipeline.types import Task
 from stages.settings import Sft
 from stages.wiring.demonstrator import Lesson
@@ -40,8 +43,11 @@ def tasks_to_demonstrate(start: Start, train: list[Task]) -> list[Task]:
     )
 
 
-def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
-    """Returns the demonstrated episodes, in order; processes on the usable cores play them."""
+def play_demonstrations(start: Start, train: list[Task]) -> tuple[list[Demonstration], list[LeftOut]]:
+    """Returns the demonstrated episodes, in order, and those that an environment failed.
+
+    Processes on the usable cores play them.
+    """
     number = start.config.sft.num_demonstrations
     firsts = range(0, number, LESSON)
     pool = make_pool("stages.wiring.demonstrator", num_processes(), start.log_folder)
@@ -63,7 +69,30 @@ def play_demonstrations(start: Start, train: list[Task]) -> list[Demonstration]:
                 start.stop_if_asked()
                 advance(played)
 
-            return [demonstration for played in pool.do(lessons, on_tick) for demonstration in played]
+            found = [one for played in pool.do(lessons, on_tick) for one in played]
+    lost = [one for one in found if isinstance(one, LeftOut)]
+    refuse_lost(lost, number)
+    return [one for one in found if isinstance(one, Demonstration)], lost
+
+
+def refuse_lost(lost: Sequence[LeftOut], number: int) -> None:
+    """Raises ArtifactError if environments failed too many of the demonstrations."""
+    if len(lost) > MAX_FAILED_SHARE * number:
+        raise ArtifactError(
+            f"sft: environments failed {len(lost)} of {number} demonstrations ({reasons(lost)}); at most "
+            f"{MAX_FAILED_SHARE:.0%} may fail. Next: remove the cause, then the same command goes on",
+            code=ExitCode.FAILED_ITEMS,
+        )
+
+
+def refuse_other_lost(lost: Sequence[LeftOut], before: Sequence[int]) -> None:
+    """Raises ArtifactError if other demonstrations failed than `before`: a tokenizer is made of all."""
+    if (now := [one.row for one in lost]) != list(before):
+        raise ArtifactError(
+            f"sft: its checkpoint was made without the demonstrations {list(before)}, now environments "
+            f"failed {now}; allowed: the same. Next: the same command, if the environment fails now and "
+            "then, or make sft SET=--fresh"
+        )
 
 
 def encode(

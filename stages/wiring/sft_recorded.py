@@ -3,12 +3,14 @@
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from env.catalog import offer_of
 from env.chat.style import ChatStyle
 from env.corrections import Corrections, class_weights, corrections_in
 from env.play.demonstrations import Demonstration, pieces_of, session_pieces
+from env.play.guard import FailureError, graded, guarded, opened, stepped
 from env.protocol import Action, Env
 from env.sessions import Session, is_good, without_stop
 from env.solutions import Solution, read_solutions
@@ -32,6 +34,7 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
     assert data is not None  # whoever asks has some
     style = style_of(config.tasks.environment, config.prompt.style, config.prompt.thinking, config.sft.base)
     found, left_out = read_solutions(data, tasks_by_id(start).values(), others=True)
+    make_env = partial(offer.make_env, config.tasks, config.prompt.verbosity)
     shown, used = list[Demonstration](), list[Solution]()
     num_calls, wrong = list[int](), 0
     with start.progress(len(found), "recorded demonstrations") as advance:
@@ -41,14 +44,14 @@ def recorded_demonstrations(start: Start[Config]) -> tuple[list[Demonstration], 
             try:
                 _refuse_low(solution.reward, data.above)  # before an environment is made for nothing
                 corrections = corrections_in(solution.session) if solution.session else Corrections(0)
-                with closing(offer.make_env(config.tasks, config.prompt.verbosity)) as env:
+                with closing(guarded("make_env", make_env)) as env:
                     if solution.session is None:
                         one, reward = _of_solution(solution, style, env)
                     else:
                         one, reward = _of_session(solution, solution.session, style, env, corrections)
                 _refuse_low(reward, data.above)
-            except BadRowError as error:
-                left_out.append(solution.row.left_out(error))
+            except (BadRowError, FailureError) as error:
+                left_out.append(solution.row.left_out(BadRowError(error.kind, str(error))))
                 continue
             shown.append(one)
             num_calls.append(corrections.num_calls)
@@ -82,12 +85,10 @@ def _refuse_low(reward: float | None, above: float | None) -> None:
 def _of_solution(solution: Solution, style: ChatStyle, env: Env) -> tuple[Demonstration, float | None]:
     """Returns a message after its task's bare prompt, and what it earned."""
     text = without_stop(solution.text, style)
-    env.reset(solution.task, 0)
-    result = env.step(style.parse(text))
-    reward = env.verdict().reward if solution.reward is None else solution.reward
-    if reward is None:
-        raise BadRowError("ungraded", "the environment could not grade it")
-    pieces = pieces_of(style, solution.task, (), [Action(text, "none")], [result], env.spec.tools)
+    opening, result = opened(env, solution.task, 0), stepped(env, style.parse(text))
+    reward = graded(env).reward if solution.reward is None else solution.reward
+    assert reward is not None  # what is graded has one
+    pieces = pieces_of(style, opening.messages, (), [Action(text, "none")], [result], env.spec.tools)
     if len(pieces) > 2:
         raise BadRowError("goes_on", "the environment waits for more messages; allowed: one")
     return Demonstration("recorded", pieces, success=is_good(reward), guided=False), reward
@@ -102,7 +103,7 @@ def _of_session(
     """
     opening, tools = session.opening, None
     if solution.task.data_source != "sessions":
-        opening, tools = env.reset(solution.task, 0).messages, env.spec.tools
+        opening, tools = opened(env, solution.task, 0).messages, env.spec.tools
     pieces, unlearnt = session_pieces(style, session, opening, tools, corrections.wrong)
     success = solution.reward is None or is_good(solution.reward)
     shown = Demonstration("recorded", pieces, success=success, guided=False, unlearnt=unlearnt)

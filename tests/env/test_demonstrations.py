@@ -11,7 +11,10 @@ from env.phone.offer import PHONE, SHARES
 from env.phone.tasks import practice_tasks
 from env.phone.world.levels import LEVELS
 from env.play.demonstrations import demonstrate
-from env.protocol import replay
+from env.play.guard import FailureError
+from env.protocol import Observation, StepResult, replay
+from pipeline.errors import ConfigError
+from pipeline.types import Verdict
 
 STYLE, FULL = CompactStyle(), PHONE.style("full")
 
@@ -21,11 +24,20 @@ def tasks_of(level, number):
 
 
 def made(
-    task, seed, *, by=PHONE.demonstrators, style=STYLE, shares=SHARES, guided_share=0.0, noise=0.2, **more
+    task,
+    seed,
+    *,
+    by=PHONE.demonstrators,
+    env=PHONE.env,
+    style=STYLE,
+    shares=SHARES,
+    guided_share=0.0,
+    noise=0.2,
+    **more,
 ):
     how = {"shares": shares, "guided_share": guided_share, "noise": noise, "seed": seed}
     how |= {"follows_feedback": 0.5, "thoughts": False} | more
-    return demonstrate(by, PHONE.env, task, style=style, **how)
+    return demonstrate(by, env, task, style=style, **how)
 
 
 def own(demonstration):
@@ -105,3 +117,55 @@ def test_as_many_guided_demonstrators_know_what_the_feedback_says_as_told(share,
     assert least <= sum(guided) / len(guided) <= most
     how["guided_share"] = 0.0
     assert not any(made(task, number, **how).guided for number, task in enumerate(tasks_of(2, 5)))
+
+
+def raising(error):
+    def call(self, *args):
+        raise error
+
+    return call
+
+
+FAILURES = {
+    "reset raises": ("reset", raising(OSError("gone")), "infra_error", "reset: OSError: gone"),
+    "reset is none": ("reset", lambda self, *_: None, "bad_reply", "reset: it is a NoneType; allowed: "),
+    "step raises": ("step", raising(OSError("gone")), "infra_error", "step: OSError: gone"),
+    "step exits": ("step", raising(SystemExit(3)), "infra_error", "step: SystemExit: 3"),
+    "step says so": ("step", lambda self, _: StepResult((), infra_error="down"), "down", "step"),
+    "verdict raises": ("verdict", raising(OSError("gone")), "infra_error", "verdict: OSError: gone"),
+    "verdict says so": ("verdict", lambda self: Verdict(None, None, infra_error="down"), "down", "verdict"),
+    "verdict is a number": ("verdict", lambda self: 0.0, "bad_verdict", "verdict: it is a float; allowed: "),
+    "feedback raises": ("feedback", raising(OSError("gone")), "infra_error", "feedback: OSError: gone"),
+    "feedback is text": ("feedback", lambda self: "no", "bad_feedback", "feedback: it is a str; allowed: "),
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_an_environment_that_fails_gives_no_demonstration_and_no_feedback(how):
+    """The bad habit always fails, so that feedback would be asked for."""
+    place, call, kind, detail = FAILURES[how]
+    failing = type("Failing", (PhoneEnv,), {place: call})
+    [task] = tasks_of(2, 1)
+    with pytest.raises(FailureError) as raised:
+        made(task, 0, env=failing, shares={"over_collector": 1.0}, guided_share=1.0)
+    assert raised.value.kind == kind
+    assert raised.value.detail.startswith(detail)
+    if place != "feedback":
+        with pytest.raises(FailureError):
+            made(task, 0, env=failing)
+
+
+def test_a_machine_that_can_grade_nothing_ends_demonstrations():
+    failing = type("Failing", (PhoneEnv,), {"verdict": raising(ConfigError("no judge"))})
+    with pytest.raises(ConfigError, match="no judge"):
+        made(*tasks_of(2, 1), 0, env=failing)
+
+
+def test_a_demonstration_opens_with_what_reset_says_as_rollouts_do():
+    class Saying(PhoneEnv):
+        def reset(self, task, seed):
+            said = super().reset(task, seed).messages
+            return Observation(({"role": "system", "content": "Be brief."}, *said))
+
+    [task] = tasks_of(2, 1)
+    assert "Be brief." in made(task, 0, env=Saying).pieces[0][0]

@@ -29,8 +29,8 @@ def test_the_rollout_in_readme_is_what_the_environment_says() -> None:
     second, again, verdict = play_scripted(task, "prior_only", seed=0, earlier=[first])
     assert verdict.success
     attempts = [
-        pieces_of(STYLE, task, [], first, results),
-        pieces_of(STYLE, task, [STYLE.attempt_line(first, feedback.text)], second, again),
+        pieces_of(STYLE, task.prompt, [], first, results),
+        pieces_of(STYLE, task.prompt, [STYLE.attempt_line(first, feedback.text)], second, again),
     ]
     shown = ["".join(text for text, _ in pieces).replace(STYLE.stop_token, "") for pieces in attempts]
     page = PAGE.read_text(encoding="utf-8")
