@@ -9,6 +9,7 @@ from env.play.team import Hands, Job, OnTick
 from env.play.units import Played
 from pipeline.artifacts.commit import MAX_FAILED_SHARE, Shard, Shards
 from pipeline.artifacts.lock import names, players
+from pipeline.artifacts.publish import most_often
 from pipeline.artifacts.signals import HelpEnded
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.tables import rollouts_table, steps_table
@@ -92,11 +93,15 @@ def refuse_outage(
     if number <= done or before + number <= MAX_FAILED_SHARE * shards.plan.num_items:
         return
     kinds = ", ".join(f"{kind} {count}" for kind, count in failed.most_common())
-    said = Counter(event.detail for r in played if r.reward is None for event in r.events if event.detail)
-    words = "".join(f". Most often: {detail}" for detail, _ in said.most_common(1))
     raise ArtifactError(
         f"{shards.stage}: {number} {shards.plan.unit} of shard {shard.index} failed ({kinds}), {done} did "
-        f"not, and later ones would fail too{words}. Next: remove the cause; the same command then goes on "
-        "with this shard",
+        f"not, and later ones would fail too{said_of_failures(played)}. Next: remove the cause; the same "
+        "command then goes on with this shard",
         code=ExitCode.FAILED_ITEMS,
     )
+
+
+def said_of_failures(rollouts: Iterable[Rollout]) -> str:
+    """Returns, as `most_often` does, why rollouts could not be graded."""
+    ungraded = (rollout for rollout in rollouts if rollout.reward is None)
+    return most_often(e.detail for rollout in ungraded for e in rollout.events if e.code == "infra_error")

@@ -3,7 +3,8 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pipeline.artifacts.disk import fsync, inside, made_durable, temporary
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.lock import CLAIMS
 from pipeline.artifacts.manifest import NAME
+from pipeline.columns import ROLLOUTS
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.processes.threads import in_threads
 from pipeline.schema import TableSpec, content_digest, write_parquet
@@ -30,10 +32,29 @@ def account(shards: Shards, stage: str, total: Counts, logs: Path) -> None:
     if total.failed_share > MAX_FAILED_SHARE:
         raise ArtifactError(
             f"{stage}: {total} {shards.plan.unit}: more than {MAX_FAILED_SHARE:.0%} failed, so the result "
-            f"would be biased. Next: remove the cause (see {logs}), then make {stage} "
-            "SET=--repair, which tries the shards with failed items again",
+            f"would be biased{most_often(_said(shards))}. Next: remove the cause (see {logs}), then "
+            f"make {stage} SET=--repair, which tries the shards with failed items again",
             code=ExitCode.FAILED_ITEMS,
         )
+
+
+def most_often(details: Iterable[str]) -> str:
+    """Returns what was said of failed items most often, as a sentence that goes on a refusal; else nothing.
+
+    Example:
+        >>> most_often(["no disk", "", "no net", "no net"]), most_often([""])
+        ('. Most often: no net; no disk', '')
+    """
+    found = Counter(filter(None, details)).most_common(3)
+    return f". Most often: {'; '.join(detail for detail, _ in found)}" if found else ""
+
+
+def _said(shards: Shards) -> Iterator[str]:
+    """Yields what was said of each rollout that could not be graded; other items leave no word."""
+    for index in shards.failed if ROLLOUTS.name in shards.specs else ():
+        for row in shards.read(index, ROLLOUTS.name).select(["reward", "events"]).to_pylist():
+            if row["reward"] is None:
+                yield from (event["detail"] for event in row["events"] if event["code"] == "infra_error")
 
 
 def merge(

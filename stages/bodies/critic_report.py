@@ -16,7 +16,7 @@ from critics.labels.samples import rewards_of
 from critics.report.build import build_report
 from critics.report.page import report_page
 from env.catalog import offer_of
-from env.play.shards import play_shards, refuse_outage
+from env.play.shards import play_shards, refuse_outage, said_of_failures
 from env.play.team import Job, Team
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.artifacts.runner import Start
@@ -102,7 +102,8 @@ def check_graded(start: Start[Config], rollouts: Sequence[Rollout]) -> None:
     if start.shards.counts().failed_share <= MAX_FAILED_SHARE < ungraded / max(1, len(rollouts)):
         raise ArtifactError(
             f"{ungraded} of {len(rollouts)} rollouts could not be graded; at most "
-            f"{MAX_FAILED_SHARE:.0%} may be, or what is measured would be biased. Next: remove the cause "
+            f"{MAX_FAILED_SHARE:.0%} may be, or what is measured would be biased"
+            f"{said_of_failures(rollouts)}. Next: remove the cause "
             f"(see {start.log_folder}), then make critic_report SET=--fresh",
             code=ExitCode.FAILED_ITEMS,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from critics.frozen.contract import REWARD
 from env.catalog import offer_of
+from env.play.shards import said_of_failures
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.types import Rollout
@@ -121,8 +122,8 @@ def refuse_failing_environment(rollouts: Sequence[Rollout], iteration: int) -> N
     if ungraded > MAX_FAILED_SHARE * len(rollouts):
         raise ArtifactError(
             f"iteration {iteration}: {ungraded} of {len(rollouts)} rollouts could not be graded; at most "
-            f"{MAX_FAILED_SHARE:.0%} may fail. Nothing was kept of them. Next: remove the cause, then the "
-            "same command goes on",
+            f"{MAX_FAILED_SHARE:.0%} may fail{said_of_failures(rollouts)}. Nothing was kept of them. Next: "
+            "remove the cause, then the same command goes on",
             code=ExitCode.FAILED_ITEMS,
         )
 

@@ -11,8 +11,11 @@ from env.play.shards import commit_rollouts
 from env.play.units import Played
 from pipeline.artifacts.commit import Shard, Shards
 from pipeline.artifacts.ledger import Counts
+from pipeline.artifacts.publish import account
 from pipeline.artifacts.signals import StopRequested
+from pipeline.columns import ROLLOUTS
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.tables import rollouts_table
 from pipeline.types import Event
 from tests.rollouts import rollout
 
@@ -72,6 +75,25 @@ def test_an_outage_ends_a_stage_at_its_first_shard_which_is_not_committed(
         return
     with pytest.raises(ArtifactError, match=re.escape(said)) as raised:
         committed(rewards, failed, num_items, before)
+    assert raised.value.code == ExitCode.FAILED_ITEMS
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [({"rollouts": ROLLOUTS}, "biased. Most often: b; a. Next: "), ({}, "biased. Next: ")],
+)
+def test_a_stage_with_too_many_failures_says_at_its_end_what_they_said(specs: Any, said: str) -> None:
+    played = [
+        rollout(
+            rollout_id=f"r{i}", reward=None, events=(Event("infra_error", 0, detail=word), Event("x", 0, "c"))
+        )
+        for i, word in enumerate("abb")
+    ]
+    shards: Any = SimpleNamespace(
+        specs=specs, failed=[7], read=lambda *_: rollouts_table(played), plan=SimpleNamespace(unit="rollouts")
+    )
+    with pytest.raises(ArtifactError, match=re.escape(said)) as raised:
+        account(shards, "labels", Counts(10, 7, {"infra_error": 3}, {}), Path("logs"))
     assert raised.value.code == ExitCode.FAILED_ITEMS
 
 
