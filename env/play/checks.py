@@ -35,9 +35,10 @@ def step_problem(result: StepResult) -> str:
     if problem := _not_a(result, StepResult) or _not_all(result.events, Event, "events"):
         return problem
     for event in result.events:
-        texts = (event.code, event.target, event.detail, *event.fields)
-        if not _are_texts(*texts) or not isinstance(event.turn, int) or abs(event.turn) > _LAST_TURN:
-            return f"an event is {ascii(event)[:100]}; allowed: Unicode texts, and a turn"
+        fields = event.fields if isinstance(event.fields, tuple | list) else (None,)
+        is_placed = isinstance(event.turn, int) and abs(event.turn) <= _LAST_TURN
+        if not is_placed or not _are_texts(event.code, event.target, event.detail, *fields):
+            return f"an event is {ascii(event)[:100]}; allowed: Unicode texts, and a turn of 32 bits"
     if not _are_flags(result.terminated, result.truncated):
         return f"it ends by {result.terminated!r:.50}, {result.truncated!r:.50}; allowed: True, False"
     if result.infra_error is not None and not _are_texts(result.infra_error):

@@ -69,17 +69,19 @@ def play_demonstrations(start: Start, train: list[Task]) -> tuple[list[Demonstra
                 start.stop_if_asked()
                 advance(played)
 
-            found = [one for played in pool.do(lessons, on_tick) for one in played]
-    lost = [one for one in found if isinstance(one, LeftOut)]
-    refuse_lost(lost, number)
-    return [one for one in found if isinstance(one, Demonstration)], lost
+            found, lost = list[Demonstration](), list[LeftOut]()
+            for played in pool.do(lessons, on_tick):
+                found += (one for one in played if isinstance(one, Demonstration))
+                lost += (one for one in played if isinstance(one, LeftOut))
+                refuse_lost(lost, number)  # before the others, which would fail too
+            return found, lost
 
 
 def refuse_lost(lost: Sequence[LeftOut], number: int) -> None:
     """Raises ArtifactError if environments failed too many of the demonstrations."""
     if len(lost) > MAX_FAILED_SHARE * number:
         raise ArtifactError(
-            f"sft: environments failed {len(lost)} of {number} demonstrations ({reasons(lost)}); at most "
+            f"environments have failed {len(lost)} of {number} demonstrations ({reasons(lost)}); at most "
             f"{MAX_FAILED_SHARE:.0%} may fail. Next: remove the cause, then the same command goes on",
             code=ExitCode.FAILED_ITEMS,
         )
@@ -89,7 +91,7 @@ def refuse_other_lost(lost: Sequence[LeftOut], before: Sequence[int]) -> None:
     """Raises ArtifactError if other demonstrations failed than `before`: a tokenizer is made of all."""
     if (now := [one.row for one in lost]) != list(before):
         raise ArtifactError(
-            f"sft: its checkpoint was made without the demonstrations {list(before)}, now environments "
+            f"the checkpoint was made without the demonstrations {list(before)}, now environments "
             f"failed {now}; allowed: the same. Next: the same command, if the environment fails now and "
             "then, or make sft SET=--fresh"
         )

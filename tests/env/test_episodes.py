@@ -311,6 +311,7 @@ BAD = {
     "texts": ("step", {"messages": ("again",)}, "bad_reply"),
     "one": ("step", {"messages": {"role": "tool", "content": "x"}}, "bad_reply"),
     "events": ("step", {"events": ("x",)}, "bad_reply"),
+    "fields": ("step", {"events": (Event("x", 0, fields="abc"),)}, "bad_reply"),  # type: ignore[arg-type]
     "turn": ("step", {"events": (Event("x", 2**31),)}, "bad_reply"),
     "end": ("step", {"terminated": "no"}, "bad_reply"),
     "error": ("step", {"infra_error": KeyError("x")}, "bad_reply"),

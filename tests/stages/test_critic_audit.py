@@ -6,6 +6,7 @@ import pytest
 from critics.audit.data import failed_tasks
 from env.phone.world.levels import most_turns
 from pipeline.errors import ArtifactError
+from pipeline.types import Event
 from stages.wiring.audit import in_fixed_order
 from tests.rollouts import rollout
 
@@ -63,13 +64,11 @@ def test_an_outage_ends_an_audit_and_the_same_command_goes_on(chain, tmp_path, m
 def one_ungraded(rollouts, number):
     """The same with one continuation ungraded in each of so many tasks."""
     lost: dict[str, str] = {}
+    failure = {"reward": None, "env_status": "timeout", "events": (Event("infra_error", 0, detail="late"),)}
     for r in rollouts:
         if r.kind == "continuation" and len(lost) < number:
             lost.setdefault(r.task_id, r.rollout_id)
-    return [
-        replace(r, reward=None, env_status="timeout") if lost.get(r.task_id) == r.rollout_id else r
-        for r in rollouts
-    ]
+    return [replace(r, **failure) if lost.get(r.task_id) == r.rollout_id else r for r in rollouts]
 
 
 def played_task(*graded):
@@ -105,6 +104,7 @@ def test_few_ungraded_rollouts_cost_no_audit_and_many_do_though_no_task_fails(
     if code:
         error = " ".join(capsys.readouterr().err.split())
         assert re.search(r"4 of \d+ rollouts could not be graded; at most 2%", error), error
+        assert "biased. Most often: late. Next: " in error
         assert "SET=--fresh" in error
     else:
         counts = lab.artifact("critic_report").manifest["counts"]

@@ -33,7 +33,8 @@ def test_a_lesson_goes_on_after_a_demonstration_that_failed(monkeypatch):
 
 def test_many_lost_demonstrations_are_refused_with_their_reason():
     refuse_lost(DOWN, 150)
-    with pytest.raises(ArtifactError, match=r"failed 3 of 149 .*verdict: no answer.* 2% .*Next: ") as raised:
+    said = r"have failed 3 of 149 .*verdict: no answer.* 2% .*Next: "
+    with pytest.raises(ArtifactError, match=said) as raised:
         refuse_lost(DOWN, 149)
     assert raised.value.code == ExitCode.FAILED_ITEMS
 
