@@ -1,15 +1,18 @@
 """Demonstrations that an environment fails: left out and counted, a refusal if they are many."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from env.play.demonstrations import Demonstration
 from env.play.guard import FailureError
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.rows import LeftOut
 from stages.settings import Config
-from stages.wiring import demonstrator
+from stages.wiring import demonstrator, sft_data
 from stages.wiring.sft_data import refuse_lost, refuse_other_lost
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
@@ -37,6 +40,28 @@ def test_many_lost_demonstrations_are_refused_with_their_reason():
     with pytest.raises(ArtifactError, match=said) as raised:
         refuse_lost(DOWN, 149)
     assert raised.value.code == ExitCode.FAILED_ITEMS
+
+
+@pytest.mark.parametrize(("number", "code"), [(150, None), (149, ExitCode.FAILED_ITEMS)])
+def test_what_is_lost_is_told_from_what_is_demonstrated(monkeypatch, number, code):
+    shown, later = Demonstration("p", (), True, False), []
+
+    def do(lessons, on_tick):
+        yield [shown, *DOWN]
+        later.append("after the refusal")
+        yield [shown]
+
+    pool = SimpleNamespace(do=do, start=lambda parts: None, close=lambda: None)
+    monkeypatch.setattr(sft_data, "make_pool", lambda *given: pool)
+    monkeypatch.setattr(sft_data, "tasks_to_demonstrate", lambda start, train: train)
+    config = load_config(Config, DEMO, [f"sft.num_demonstrations={number}"])
+    start = SimpleNamespace(config=config, log_folder=None, seed=0, progress=lambda *_: nullcontext())
+    if code is None:
+        assert sft_data.play_demonstrations(start, ["task"]) == ([shown, shown], DOWN)
+        return
+    with pytest.raises(ArtifactError) as raised:
+        sft_data.play_demonstrations(start, ["task"])
+    assert (raised.value.code, later) == (code, [])
 
 
 def test_a_checkpoint_is_only_gone_on_from_with_the_same_demonstrations():
