@@ -16,7 +16,7 @@ from env.chat.style import ChatStyle
 from env.feedback.leak_guard import holds_value
 from env.protocol import Action, Env
 from env.splitters import SPLITTERS
-from env.tasks_check import opening_problem, tasks_problem
+from env.tasks_check import replay_problem, tasks_problem
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.rows import LeftOut
 from pipeline.settings import Section, setting
@@ -183,7 +183,7 @@ class EnvironmentOffer:
             where = f"task {task.task_id} of {task.split} cannot be opened"
             try:
                 env = self.make_env(settings, "observed")
-                problem = opening_problem(env, task)
+                problem = replay_problem(env, task)
                 with suppress(Exception):  # as in episodes: nothing depends on it
                     env.close()
             except (ConfigError, ArtifactError):

@@ -3,16 +3,15 @@
 Each check returns what is wrong in words, with what is allowed, or "".
 """
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-from env.play.checks import messages_problem
-from env.protocol import Env, Observation
+from env.play import checks
+from env.play.checks import is_json, messages_problem
+from env.protocol import Env
 from pipeline.rows import shown
-from pipeline.tables import MESSAGE_KEYS
-from pipeline.types import Task
+from pipeline.types import Message, Task
 
 NEEDED = ("train", "val")
 """Splits that the stages ask every environment for; a test split may have no task."""
@@ -56,7 +55,7 @@ def tasks_problem(tasks: Sequence[Any], splits: Sequence[str], *, val_shares_clu
 def _task_problem(task: Task, splits: Sequence[str]) -> str:
     for name in _TEXTS:
         value = getattr(task, name)
-        if not isinstance(value, str) or not _is_json(value):
+        if not isinstance(value, str) or not is_json(value):
             return f"{name} is {shown(value)}; allowed: Unicode text"
         if name in _NEVER_EMPTY and not value.strip():
             return f"{name} is {value!r}; allowed: a text that says something"
@@ -66,35 +65,24 @@ def _task_problem(task: Task, splits: Sequence[str]) -> str:
             return f"{name} is {shown(value)}; allowed: a whole number from {least}"
     if task.split not in splits:
         return f"split is {task.split!r}; allowed: {', '.join(splits)}, the splits of the offer"
-    if not isinstance(task.details, dict) or not _is_json(task.details):
+    if not isinstance(task.details, dict) or not is_json(task.details):
         return f"details are {shown(task.details)}; allowed: a dict that JSON can hold, without NaN"
-    problem = _messages_problem(task.prompt, KEYS)
-    return f"prompt: {problem}" if problem else ""
+    if problem := messages_problem(task.prompt) or _nothing_said(task.prompt):
+        return f"prompt: {problem}"
+    extra = sorted({key for message in task.prompt for key in message} - {*KEYS})
+    return f"prompt: a message has {', '.join(extra)}; allowed: {', '.join(KEYS)}" if extra else ""
 
 
-def _messages_problem(messages: Any, keys: Collection[str] = MESSAGE_KEYS) -> str:
-    """Checks what an episode opens with, whatever it may be."""
-    if not isinstance(messages, list | tuple) or not all(map(_is_message, messages)):
-        return f"it is {shown(messages)}; allowed: a tuple of messages, dicts with role and content"
-    if extra := sorted({key for message in messages for key in message} - {*keys}):
-        return f"a message has {', '.join(extra)}; allowed: {', '.join(keys)}"
-    if problem := messages_problem(messages):
-        return problem
+def _nothing_said(messages: Sequence[Message]) -> str:
     says = any(message["content"].strip() for message in messages)
     return "" if says else f"it says nothing: {shown(messages)}; allowed: a message with content"
 
 
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
-
-
-def opening_problem(env: Env, task: Task) -> str:
+def replay_problem(env: Env, task: Task) -> str:
     """Checks what `reset` gives for a task, and that it gives the same again: replay is the snapshot."""
     opened: list[Any] = [env.reset(task, 0), env.reset(task, 0)]
-    for observation in opened:
-        if not isinstance(observation, Observation):
-            return f"reset gives {shown(observation)}; allowed: env.protocol.Observation"
-        if problem := _messages_problem(observation.messages):
+    for opening in opened:
+        if problem := checks.opening_problem(opening) or _nothing_said(opening.messages):
             return f"what reset gives cannot be used: {problem}"
     first, again = ([f"{m['role']}: {m['content']}" for m in found.messages] for found in opened)
     if first == again:
@@ -114,11 +102,3 @@ def _from_where(text: str, other: str) -> str:
     pairs = zip(text, other, strict=False)
     same = next((i for i, (one, two) in enumerate(pairs) if one != two), min(len(text), len(other)))
     return shown(text[max(0, same - 20) :])
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # a surrogate alone is no text
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True

@@ -27,7 +27,7 @@ _LAST_TURN = 2**31 - 1
 
 def opening_problem(opening: Observation) -> str:
     """Checks what a policy sees first."""
-    return _not_a(opening, Observation) or _messages_problem(opening.messages)
+    return _not_a(opening, Observation) or messages_problem(opening.messages)
 
 
 def step_problem(result: StepResult) -> str:
@@ -43,7 +43,7 @@ def step_problem(result: StepResult) -> str:
         return f"it ends by {result.terminated!r:.50}, {result.truncated!r:.50}; allowed: True, False"
     if result.infra_error is not None and not _are_texts(result.infra_error):
         return f"infra_error is a {type(result.infra_error).__name__}; allowed: text"
-    return _messages_problem(result.messages)
+    return messages_problem(result.messages)
 
 
 def verdict_problem(verdict: Verdict, tools: Tools) -> str:
@@ -80,7 +80,7 @@ def feedback_problem(feedback: Feedback | None) -> str:
     return "" if _are_texts(feedback.text, feedback.source) else "it holds what is no Unicode text"
 
 
-def _messages_problem(messages: Sequence[Message]) -> str:
+def messages_problem(messages: Sequence[Message]) -> str:
     """Checks what an environment says: keys that are stored, roles that are rendered, Unicode text."""
     if problem := _not_all(messages, dict, "messages"):
         return problem
@@ -90,7 +90,7 @@ def _messages_problem(messages: Sequence[Message]) -> str:
             return f"message {number} has keys {list(message)!a:.100}; allowed: {allowed}"
         if message["role"] not in _ROLES:
             return f"message {number} has role {message['role']!r:.50}; allowed: {', '.join(_ROLES)}"
-        if not _are_texts(message["content"], message.get("tool_call_id", "")) or not _is_json(message):
+        if not _are_texts(message["content"], message.get("tool_call_id", "")) or not is_json(message):
             return f"message {number} holds what is no Unicode text: {ascii(message)[:100]}"
     return ""
 
@@ -112,10 +112,11 @@ def _are_flags(*values: Any) -> bool:
 
 
 def _are_texts(*values: Any) -> bool:
-    return all(isinstance(value, str) and _is_json(value) for value in values)
+    return all(isinstance(value, str) and is_json(value) for value in values)
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
+    """Returns whether a value is JSON without NaN, and all its texts Unicode."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # a surrogate alone is no text
     except (TypeError, ValueError, RecursionError):

@@ -12,7 +12,7 @@ import pytest
 from env.catalog import BUILT_IN, offer_of
 from env.offer import EnvironmentOffer
 from env.protocol import Observation
-from env.tasks_check import opening_problem, tasks_problem
+from env.tasks_check import replay_problem, tasks_problem
 from env.unplayed import unplayed
 from pipeline.errors import ConfigError
 from pipeline.types import Task
@@ -57,9 +57,12 @@ def test_tasks_of_train_and_val_are_enough() -> None:
         ({"details": None}, "details are None; allowed: a dict that JSON can hold, without NaN"),
         ({"details": {"a": {1}}}, "details are {'a': {1}}; allowed: a dict that JSON can hold"),
         ({"details": {"a": math.nan}}, "details are {'a': nan}; allowed: a dict that JSON can hold"),
-        ({"prompt": "say"}, "prompt: it is 'say'; allowed: a tuple of messages"),
-        ({"prompt": (3,)}, "prompt: it is (3,); allowed: a tuple of messages"),
-        ({"prompt": ({1: "user", "role": "user"},)}, "allowed: a tuple of messages, dicts"),
+        ({"prompt": "say"}, "prompt: messages is a str; allowed: tuple of dict"),
+        ({"prompt": (3,)}, "prompt: messages: it is a int; allowed: dict"),
+        (
+            {"prompt": ({1: "user", "role": "user"},)},
+            "message 1 has keys [1, 'role']; allowed: role and content",
+        ),
         ({"prompt": ()}, "prompt: it says nothing: (); allowed: a message with content"),
         ({"prompt": (USER | {"content": " "},)}, "allowed: a message with content"),
         ({"prompt": (USER | {"content": None},)}, "prompt: message 1 holds what is no Unicode text"),
@@ -149,9 +152,9 @@ NUMBERS, LENGTHS = count(), count(1)
 @pytest.mark.parametrize(
     ("opening", "said"),
     [
-        (lambda: None, "reset gives None; allowed: env.protocol.Observation"),
-        (lambda: (Observation((USER,)), {}), "allowed: env.protocol.Observation"),
-        (lambda: Observation("say"), "cannot be used: it is 'say'; allowed: a tuple of messages"),  # type: ignore
+        (lambda: None, "it is a NoneType; allowed: Observation"),
+        (lambda: (Observation((USER,)), {}), "it is a tuple; allowed: Observation"),
+        (lambda: Observation("say"), "cannot be used: messages is a str; allowed: tuple of dict"),  # type: ignore
         (lambda: Observation(()), "cannot be used: it says nothing"),
         (lambda: Observation((USER | {"role": "human"},)), "message 1 has role 'human'; allowed: system"),
         (
@@ -163,7 +166,7 @@ NUMBERS, LENGTHS = count(), count(1)
     ],
 )
 def test_an_opening_that_no_stage_can_use_is_named(opening: Any, said: str) -> None:
-    assert said in opening_problem(Opening(opening), GOOD[0])
+    assert said in replay_problem(Opening(opening), GOOD[0])
 
 
 def opened(make_env: Any) -> None:
