@@ -78,7 +78,7 @@ class Verdict:
 class Feedback:
     """What a failed attempt tells the next one."""
 
-    text: str  # at most 600 characters
+    text: str  # later prompts show 600 characters of it
     source: str  # which generator and verbosity, e.g. "rules/observed"
     privileged: bool = False  # whether it states a fact the rollout neither saw nor could derive
 
