@@ -329,7 +329,7 @@ STORED = {"v_dapo", "no_critic", "oracle", "shuffled", "verifier_steps"}
 ALONE = {"decoupled_clip", "grpo", "imitation", "tree_rpo", "actor_critic"}
 ARMS_OF = {
     "dense": (STORED, ALONE),
-    "sparse": (STORED | {"no_feedback"}, ALONE | {"stripped"}),
+    "sparse": (STORED | {"no_feedback", "direct_advantage"}, ALONE | {"stripped"}),
     "rare": (
         {"v_dapo", "no_critic", "no_feedback"},
         {"decoupled_clip", "decoupled_clip_rate", "stripped_rate"},
@@ -353,12 +353,14 @@ def test_the_shipped_regimes_have_their_arms_on_equal_terms(regime: str, tmp_pat
         )
         assert run.config.sft == config.sft
         assert ("stored" in run.chain) == (run.arm in stored)
-        assert ("critic" in run.chain) == (run.arm in ("v_dapo", "shuffled"))
+        assert ("critic" in run.chain) == (run.arm in ("v_dapo", "shuffled", "direct_advantage"))
         assert ("rollouts" in run.chain) == (run.arm in stored | {"actor_critic"})
-    # Everything up to the start is made once a seed, and so are the critic and what stored rollouts teach.
+    # Everything up to the start is made once a seed, and so are the critic and what stored rollouts teach;
+    # bare rollouts teach something else, and direct advantage has its own labels, critic and objective.
     made = Counter(stage for _, stage in made_once(runs))
-    assert (made["sft"], made["critic_report"], made["actor"]) == (5, 5, len(runs))
-    assert made["rollouts"] == made["stored"] == (10 if "no_feedback" in stored else 5)
+    bare, direct = 5 * ("no_feedback" in stored), 5 * ("direct_advantage" in stored)
+    assert (made["sft"], made["critic_report"], made["actor"]) == (5, 5 + direct, len(runs))
+    assert (made["rollouts"], made["stored"]) == (5 + bare, 5 + bare + direct)
 
 
 def test_an_arm_makes_what_its_actor_needs_and_shares_what_is_alike(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from critics.drift.state import DriftRules
 from critics.fit.schedule import FitSettings
+from env.feedback.server import ServerOptions
 from env.phone.tasks import generate_tasks
 from pipeline.artifacts.start import identity_of
 from pipeline.credit import MODES, LossOptions
@@ -115,7 +116,14 @@ def names_read() -> frozenset[str]:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    for options in (VllmOptions, FitSettings, DriftRules, LossOptions, *map(type, MODES.values())):
+    for options in (
+        VllmOptions,
+        ServerOptions,
+        FitSettings,
+        DriftRules,
+        LossOptions,
+        *map(type, MODES.values()),
+    ):
         found |= {field.name for field in fields(options)}
     return frozenset(found | set(signature(generate_tasks).parameters) | {"overlong_factor"})
 

@@ -69,6 +69,7 @@ def test_demonstrations_do_not_depend_on_how_many_processes_play_them(
     start.log_folder = tmp_path
     monkeypatch.setattr(sft_data, "LESSON", 4)
     monkeypatch.setattr(sft_data, "num_processes", lambda: 3)
-    played = sft_data.play_demonstrations(start, train)
+    played, lost = sft_data.play_demonstrations(start, train)
+    assert not lost
     assert played == play_lesson(Lesson(start.config, start.seed, 0, tuple((train * 3)[:10])), lambda: None)
     assert len(list(tmp_path.glob("demonstrator-*.log"))) == 3
