@@ -14,7 +14,7 @@ SCRIPTS = sorted(
 )
 
 
-ELSEWHERE = {"one_gpu", "gpu_speed", "recurring", "sparse_grid", "sparse_opponents"}
+ELSEWHERE = {"one_gpu", "gpu_speed", "recurring", "sparse_opponents", "sparse_best"}
 """Need a machine, or hours of one, that a change's author may not have: they may lack results."""
 
 

@@ -329,7 +329,7 @@ STORED = {"v_dapo", "no_critic", "oracle", "shuffled", "verifier_steps"}
 ALONE = {"decoupled_clip", "grpo", "imitation", "tree_rpo", "actor_critic"}
 ARMS_OF = {
     "dense": (STORED, ALONE),
-    "sparse": (STORED | {"no_feedback", "direct_advantage"}, ALONE | {"stripped"}),
+    "sparse": (STORED | {"no_feedback", "direct_advantage"}, ALONE | {"stripped", "decoupled_clip_best"}),
     "rare": (
         {"v_dapo", "no_critic", "no_feedback"},
         {"decoupled_clip", "decoupled_clip_rate", "stripped_rate"},
