@@ -2,8 +2,8 @@
 
     python -m benchmarks.sparse_best --seeds 5 --results benchmarks/results
 
-`benchmarks/sparse_grid.py` chose it, on seed 100: sixteen draws of half as many tasks (decision 0103). An arm of
-configs/comparison-sparse.yaml on the seeds of benchmarks/sparse.py, which has the others, for as many
+`benchmarks/sparse_grid.py` chose it, on seed 100: sixteen draws of half as many tasks (decision 0103). An arm
+of configs/comparison-sparse.yaml on the seeds of benchmarks/sparse.py, which has the others, for as many
 iterations as decoupled clip as shipped. A seed takes three quarters of an hour of one core.
 """
 
