@@ -14,7 +14,7 @@ SCRIPTS = sorted(
 )
 
 
-ELSEWHERE = {"one_gpu", "gpu_speed", "recurring", "sparse_opponents", "sparse_best"}
+ELSEWHERE = {"one_gpu", "gpu_speed", "recurring"}
 """Need a machine, or hours of one, that a change's author may not have: they may lack results."""
 
 
