@@ -1,6 +1,7 @@
 """The arms of a shipped comparison, one seed at a time: configs/comparison-<regime>.yaml, looks as rows."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,12 @@ from stages.wiring.arm_costs import COSTS
 def benchmark_of(regime: str, doc: str, seeds: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Benchmark:
     """Returns the benchmark of a regime: five seeds, with all arms or those that `--arms` names."""
     return Benchmark(regime, doc, measure_of(regime), seeds=seeds, options={"arms": ""})
+
+
+def with_arms(benchmark: Benchmark, name: str, doc: str, arms: str) -> Benchmark:
+    """Returns a regime's benchmark under another name, with other arms on the same seeds."""
+    measure = measure_of(benchmark.name, name.replace("_", "-"))
+    return replace(benchmark, name=name, doc=doc, measure=measure, options={"arms": arms})
 
 
 def config_of(regime: str) -> Any:

@@ -3,7 +3,7 @@
     python -m benchmarks.sparse --seeds 5                                    # every arm
     python -m benchmarks.sparse --seeds 5 --arms v_dapo,no_critic,decoupled_clip --results benchmarks/results
 
-A seed with these three arms takes some fifty minutes of one core, with all of them two hours; a call that
+These three arms take some fifty minutes of one core a seed, all of them over two hours; a call that
 was stopped goes on. `make comparison CONFIG=configs/comparison-sparse.yaml` makes all seeds in one go, with
 tests over seeds and tasks; seeds made apart have the same runs, and docs/results.md draws its intervals over
 seeds alone. Seeds 5 to 9, named before any ran: what seed 0 said of the audit (decision 0092) chose it.

@@ -8,19 +8,12 @@ iterations as decoupled clip as shipped. A seed takes three quarters of an hour 
 """
 
 import sys
-from dataclasses import replace
 
 from benchmarks import sparse
-from benchmarks._regimes import measure_of
+from benchmarks._regimes import with_arms
 from benchmarks._run import main
 
-BENCHMARK = replace(
-    sparse.BENCHMARK,
-    name="sparse_best",
-    doc=__doc__,
-    measure=measure_of("sparse", "sparse-best"),
-    options={"arms": "decoupled_clip_best"},
-)
+BENCHMARK = with_arms(sparse.BENCHMARK, "sparse_best", __doc__, "decoupled_clip_best")
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

@@ -9,19 +9,12 @@ minutes of one core.
 """
 
 import sys
-from dataclasses import replace
 
 from benchmarks import sparse
-from benchmarks._regimes import measure_of
+from benchmarks._regimes import with_arms
 from benchmarks._run import main
 
-BENCHMARK = replace(
-    sparse.BENCHMARK,
-    name="sparse_controls",
-    doc=__doc__,
-    measure=measure_of("sparse", "sparse-controls"),
-    options={"arms": "no_feedback,stripped"},
-)
+BENCHMARK = with_arms(sparse.BENCHMARK, "sparse_controls", __doc__, "no_feedback,stripped")
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

@@ -8,19 +8,12 @@ clip. They were named before they ran and tuned nowhere. A seed takes some hour 
 """
 
 import sys
-from dataclasses import replace
 
 from benchmarks import sparse
-from benchmarks._regimes import measure_of
+from benchmarks._regimes import with_arms
 from benchmarks._run import main
 
-BENCHMARK = replace(
-    sparse.BENCHMARK,
-    name="sparse_opponents",
-    doc=__doc__,
-    measure=measure_of("sparse", "sparse-opponents"),
-    options={"arms": "grpo,imitation,tree_rpo,actor_critic"},
-)
+BENCHMARK = with_arms(sparse.BENCHMARK, "sparse_opponents", __doc__, "grpo,imitation,tree_rpo,actor_critic")
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK))

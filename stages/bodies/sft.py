@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from env.catalog import offer_of
 from env.chat.style import ChatStyle
 from env.play.demonstrations import Demonstration
 from pipeline.artifacts.failpoints import failpoint
@@ -77,13 +76,13 @@ def untrained(
 
 def make(start: Start[Config], train: list[Task]) -> None:
     """Plays the demonstrations, trains tokenizer and model on them, writes the policy."""
-    settings, prompt = start.config.sft, start.config.prompt
+    settings = start.config.sft
     base = None if settings.base is None else Path(settings.base)
     if base is not None and settings.num_updates == 0:
         adopt(start, base)
         return
     limit_threads(start.config)
-    style = offer_of(start.config.tasks.environment).style(prompt.style, thinking=prompt.thinking)
+    style = start.config.style()
     of_data, lost = dict[str, Any](), list[LeftOut]()
     if settings.data:
         demonstrations, of_data["data"] = recorded_demonstrations(start)
