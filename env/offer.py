@@ -1,14 +1,12 @@
 """What an environment offers to the stages: five things that all have, and capabilities that some have."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from env.chat.neutral import added_tokens
 from env.chat.prefix import check_prefixes
@@ -21,9 +19,6 @@ from pipeline.errors import ArtifactError, ConfigError
 from pipeline.rows import LeftOut
 from pipeline.settings import Section, setting
 from pipeline.types import Rollout, Task
-
-if TYPE_CHECKING:
-    from env.play.edited_steps import Edit
 
 
 class TaskSettings(Section):
@@ -83,6 +78,18 @@ class ScriptedAgent:
 
     reply: Callable[[str, Random, ChatStyle], str]  # prompt text -> the next message
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of an episode, and the state that it is compared with."""
+
+    kind: str
+    start: int  # the original steps before this one stay
+    texts: tuple[str, ...]  # messages that are played from there in place of the original ones
+    compare: int  # the original state s_i that the changed state is set against
+    same_events: bool = False  # whether the changed messages must do exactly what the original ones did
+    other_prompt: bool = False  # whether the prompt belongs to another task
 
 
 def tells_ground_truth(task: Task, text: str) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-from env.play import checks
-from env.play.checks import is_json, messages_problem
+from env.checks import is_json, messages_problem, opening_problem
 from env.protocol import Env
 from pipeline.rows import shown
 from pipeline.types import Message, Task
@@ -82,7 +81,7 @@ def replay_problem(env: Env, task: Task) -> str:
     """Checks what `reset` gives for a task, and that it gives the same again: replay is the snapshot."""
     opened: list[Any] = [env.reset(task, 0), env.reset(task, 0)]
     for opening in opened:
-        if problem := checks.opening_problem(opening) or _nothing_said(opening.messages):
+        if problem := opening_problem(opening) or _nothing_said(opening.messages):
             return f"what reset gives cannot be used: {problem}"
     first, again = ([f"{m['role']}: {m['content']}" for m in found.messages] for found in opened)
     if first == again:

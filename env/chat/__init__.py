@@ -1,1 +1,1 @@
-"""Prompt styles: messages to text, text to actions."""
+"""Prompt styles: messages to text, text to actions; text to token ids and back."""

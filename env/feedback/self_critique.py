@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from env.chat.coder import Coder
 from env.chat.style import ChatStyle
 from env.feedback.protocol import Answer, Ask
 from env.feedback.reviewer import PREFIX
-from env.play.coder import Coder
 from pipeline.engines import Generation, GenerationRequest
 
 

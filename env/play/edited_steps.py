@@ -1,25 +1,14 @@
 """Rebuilds an episode's state with one step changed, as tokens: what probes of a critic look at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from env.chat.style import ChatStyle
+from env.offer import Edit
 from env.play.steps import graded_steps
 from env.protocol import Env
 from pipeline.types import Rollout, Step, Task
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """One change of an episode, and the state that it is compared with."""
-
-    kind: str
-    start: int  # the original steps before this one stay
-    texts: tuple[str, ...]  # messages that are played from there in place of the original ones
-    compare: int  # the original state s_i that the changed state is set against
-    same_events: bool = False  # whether the changed messages must do exactly what the original ones did
-    other_prompt: bool = False  # whether the prompt belongs to another task
 
 
 def changed_state(

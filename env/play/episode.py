@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from env.play.coder import Coder
+from env.chat.coder import Coder
 from env.play.guard import FailureError, graded, guarded, opened, refuse_failure, stepped, taught
 from env.play.player import Player
 from env.play.requests import EpisodeRequest

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from traceback import format_exception_only
 from typing import TypeVar
 
-from env.play.checks import feedback_problem, opening_problem, step_problem, verdict_problem
+from env.checks import feedback_problem, opening_problem, step_problem, verdict_problem
 from env.protocol import Action, Env, Observation, StepResult
 from pipeline.errors import ConfigError
 from pipeline.types import Feedback, Task, Verdict

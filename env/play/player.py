@@ -5,9 +5,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from env.chat.coder import Coder
 from env.chat.style import ChatStyle
 from env.feedback.reviewer import Reviewer
-from env.play.coder import Coder
 from env.play.requests import PlaySettings
 from env.protocol import Env
 from pipeline.engines import Engine, Generation, GenerationRequest

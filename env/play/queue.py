@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from env.chat.coder import Coder
 from env.feedback.reviewer import PREFIX
-from env.play.coder import Coder
 from env.play.episode import Episode, Outcome
 from env.play.player import Player
 from env.play.requests import EpisodeRequest

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import nan
 
+from env.chat.coder import Coder
 from env.chat.style import ChatStyle
-from env.play.coder import Coder
 from env.play.episode import Episode
 from env.play.player import Player
 from env.play.requests import EpisodeRequest

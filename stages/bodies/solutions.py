@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from env.play.coder import Coder
+from env.chat.coder import Coder
 from env.play.recorded import DISAGREES, recorded_rollout
 from env.play.requests import EpisodeRequest
 from env.play.shards import commit_rollouts

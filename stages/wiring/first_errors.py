@@ -109,7 +109,7 @@ def by_critic(config: Config, run_dir: Path, solutions: Sequence[Solution], left
 
     After the last step the value is the recorded reward, or what the environment's grader says.
     """
-    from env.play.coder import Coder  # with torch, which a verifier alone does not need
+    from env.chat.coder import Coder  # with torch, which a verifier alone does not need
     from pipeline.models.policy import load_policy
     from stages.wiring.build import load_critic
     from stages.wiring.player import silent_player

@@ -8,7 +8,8 @@ import numpy as np
 from critics.audit.probes import Probed
 from critics.frozen.critic import FrozenCritic
 from env.catalog import offer_of
-from env.play.edited_steps import Edit, changed_state
+from env.offer import Edit
+from env.play.edited_steps import changed_state
 from env.play.player import Player
 from env.play.team import Team
 from pipeline.ids import digest

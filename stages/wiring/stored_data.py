@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from env.catalog import offer_of
-from env.play.coder import Coder
+from env.chat.coder import Coder
 from env.play.stripping import Vocabulary, is_success, untold
 from pipeline.artifacts.runner import Start
 from pipeline.credit.updates import ValuesOf

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from env.chat.plain import PlainStyle
-from env.play.edited_steps import Edit, changed_state
+from env.offer import Edit
+from env.play.edited_steps import changed_state
 from env.protocol import Action, EnvSpec, Observation, StepResult
 from pipeline.types import Feedback, Rollout, StepVerdict, Task, Verdict
 from tests.env.test_chains import TASK

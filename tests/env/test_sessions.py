@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from env.catalog import offer_of
+from env.chat.coder import Coder
 from env.phone.scripted.policies import play_scripted
 from env.phone.tasks import generate_tasks
-from env.play.coder import Coder
 from env.play.player import Player
 from env.play.recorded import recorded_rollout
 from env.play.requests import EpisodeRequest, PlaySettings

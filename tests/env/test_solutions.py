@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from env.catalog import offer_of
-from env.play.coder import Coder
+from env.chat.coder import Coder
 from env.play.player import Player
 from env.play.recorded import DISAGREES, judged_steps, recorded_rollout
 from env.play.requests import EpisodeRequest, PlaySettings

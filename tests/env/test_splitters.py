@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
+from env.chat.coder import Coder
 from env.chat.plain import PlainStyle
-from env.play.coder import Coder
 from env.play.continuations import SIBLING_SIZE, Continuations
 from env.play.player import Player
 from env.play.queue import play_unit

@@ -8,10 +8,10 @@ lines that are busy or closed a turn more helps, so that no step is merely repea
 from dataclasses import replace
 
 from env.chat.style import ChatStyle
+from env.offer import Edit
 from env.phone.episode.tools import CALL, FORM, SEARCH, WAIT
 from env.phone.world.levels import level_settings
 from env.phone.world.lexicon import FIELDS
-from env.play.edited_steps import Edit
 from env.protocol import ToolCall
 from pipeline.types import Rollout
 

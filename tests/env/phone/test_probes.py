@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from env.offer import Edit
 from env.phone.episode.edits import FILLER, THANKS
 from env.phone.offer import PHONE
 from env.phone.solver.solver import fewest_turns
 from env.phone.tasks import generate_tasks
-from env.play.edited_steps import Edit, changed_state
+from env.play.edited_steps import changed_state
 from env.play.player import Player
 from env.play.queue import play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
