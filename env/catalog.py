@@ -2,12 +2,17 @@
 
 import os
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
-from env.feedback_tool.calls import NAME
-from env.feedback_tool.offer import with_feedback_tool
-from env.offer import EnvironmentOffer
+from env.chat.style import ChatStyle
+from env.feedback_tool.calls import NAME, with_call
+from env.feedback_tool.environment import FeedbackTool
+from env.feedback_tool.reward import MAX_CALLS
+from env.offer import EnvironmentOffer, TaskSettings
+from env.play.asking import demonstrators_that_ask
 from pipeline.errors import ConfigError
 
 BUILT_IN = {
@@ -17,6 +22,7 @@ BUILT_IN = {
     "short": "env.short.offer:SHORT",
 }
 """Name -> where its offer is; loaded when it is asked for."""
+MakeStyle = Callable[[Sequence[str], bool], ChatStyle]
 
 
 @cache
@@ -48,3 +54,30 @@ def offer_of(name: str) -> EnvironmentOffer:
     if not isinstance(offer, EnvironmentOffer):
         raise ConfigError(f"{where} is a {type(offer).__name__}; allowed: an env.offer.EnvironmentOffer")
     return offer
+
+
+def with_feedback_tool(offer: EnvironmentOffer) -> EnvironmentOffer:
+    """Returns the offer of the same tasks with the tool `get_feedback`.
+
+    Without what knows the other world's states alone: its solver and the edits that probe a critic.
+    """
+    answers_once = offer.env().spec.max_turns == 1
+
+    def styled(make: MakeStyle) -> MakeStyle:
+        return lambda added, thinking: with_call(make(added, thinking), answers_once, added, thinking)
+
+    def max_steps(settings: TaskSettings) -> int:
+        steps = offer.steps_at_most(settings)
+        return steps * (1 + MAX_CALLS) if answers_once else steps + MAX_CALLS
+
+    return replace(
+        offer,
+        name=f"{offer.name}+{NAME}",
+        make_env=lambda settings, verbosity: FeedbackTool(offer.make_env(settings, verbosity)),
+        styles={name: styled(make) for name, make in offer.styles.items()},
+        max_steps=max_steps,
+        demonstrators=offer.demonstrators and demonstrators_that_ask(offer.demonstrators, offer.env),
+        solver_value=None,
+        probe_edits=None,
+        feedback_tool=True,
+    )

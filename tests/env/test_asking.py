@@ -6,7 +6,7 @@ import pytest
 
 from env.catalog import offer_of
 from env.feedback_tool.calls import NAME, is_call
-from env.feedback_tool.scripted import ASKS
+from env.play.asking import ASKS
 from env.play.demonstrations import Demonstration, demonstrate
 from env.protocol import replay
 from pipeline.errors import ConfigError
