@@ -16,8 +16,6 @@ ParseStatus = Literal["ok", "none", "malformed_json", "unknown_tool", "bad_args"
 class EnvSpec:
     """What an environment offers; `tools` are OpenAI function schemas."""
 
-    env_id: str
-    version: int
     tools: tuple[dict[str, Any], ...]
     max_turns: int
     in_threads: bool = False  # whether threads may play several episodes at once: steps wait for processes

@@ -37,7 +37,7 @@ def unplayed(name: str, tools: Tools) -> EnvironmentOffer:
         name=name,
         settings=TableTasks,
         make_tasks=make_tasks,
-        make_env=lambda settings, verbosity: _Unplayed(name, tools),
+        make_env=lambda settings, verbosity: _Unplayed(tools),
         styles={"full": lambda added, thinking: FullStyle(tools, added, thinking=thinking)},
     )
 
@@ -49,8 +49,8 @@ def _opening(values: Mapping[str, Any]) -> Problem:
 class _Unplayed:
     """Opens an episode, and ends it there as a failure that is not the policy's."""
 
-    def __init__(self, name: str, tools: Tools) -> None:
-        self.spec = EnvSpec(name, 1, tuple(map(dict, tools)), MESSAGES)
+    def __init__(self, tools: Tools) -> None:
+        self.spec = EnvSpec(tuple(map(dict, tools)), MESSAGES)
 
     def reset(self, task: Task, seed: int) -> Observation:
         return Observation(task.prompt)

@@ -22,7 +22,7 @@ class CodeEnv:
     """
 
     def __init__(self, verbosity: Verbosity = "observed", reward: RewardStyle = "all") -> None:
-        self.spec = EnvSpec("code", 1, (), max_turns=1, in_threads=True)
+        self.spec = EnvSpec((), max_turns=1, in_threads=True)
         self.verbosity: Verbosity = verbosity
         self.reward_style: RewardStyle = reward
 

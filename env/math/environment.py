@@ -50,7 +50,7 @@ class MathEnv:
     A task's details may hold a `modulus` of its calculations, and a `mark` behind which answers stand.
     """
 
-    spec = EnvSpec("math", 1, (), max_turns=1, in_threads=True)
+    spec = EnvSpec((), max_turns=1, in_threads=True)
 
     def __init__(self, verbosity: Verbosity = "observed") -> None:
         self.verbosity: Verbosity = verbosity

@@ -12,7 +12,7 @@ MAX_SHOWN = 100
 class ShortAnswers:
     """One message answers; the key is hidden from policies, in feedback of every verbosity too."""
 
-    spec = EnvSpec("short", 1, (), max_turns=1)
+    spec = EnvSpec((), max_turns=1)
 
     def __init__(self, verbosity: str) -> None:
         self.verbosity = verbosity

@@ -20,7 +20,7 @@ GOES_ON = StepResult(({"role": "tool", "content": "so"},))
 class Scripted:
     """An environment that gives these results; the second message is wrong."""
 
-    spec = EnvSpec("scripted", 1, (), max_turns=9)
+    spec = EnvSpec((), max_turns=9)
 
     def __init__(self, *results: StepResult) -> None:
         self.results = list(results)

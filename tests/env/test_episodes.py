@@ -36,7 +36,7 @@ class CountingEnv:
     """Count to the task's number: `add n` adds; more than the number is a fault; `done` ends."""
 
     def __init__(self, fails_in: str = "", failure: type[BaseException] = KeyError) -> None:
-        self.spec = EnvSpec("counting", 1, (), max_turns=6)
+        self.spec = EnvSpec((), max_turns=6)
         self.fails_in, self.failure = fails_in, failure
         self.closed = 0
 

@@ -39,7 +39,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 class Notebook:
     """Notes three messages. A line with an exclamation mark is wrong, one with an equals sign is right."""
 
-    spec = EnvSpec("notebook", 1, (), max_turns=3)
+    spec = EnvSpec((), max_turns=3)
 
     def reset(self, task: Task, seed: int) -> Observation:
         self.messages: list[str] = []

@@ -29,7 +29,7 @@ class PhoneEnv:
     """
 
     def __init__(self, verbosity: Verbosity = "observed", reward: RewardStyle = "terminal") -> None:
-        self.spec = EnvSpec("phone", 1, TOOLS, most_turns(LEVELS))
+        self.spec = EnvSpec(TOOLS, most_turns(LEVELS))
         self.verbosity: Verbosity = verbosity
         self.reward_style: RewardStyle = reward
         self._task: Task | None = None

@@ -43,7 +43,7 @@ class WordEnv:
     """Says whether one message is the task's word; half of what is wrong has no rule's feedback."""
 
     def __init__(self) -> None:
-        self.spec = EnvSpec("word", 1, (), max_turns=1)
+        self.spec = EnvSpec((), max_turns=1)
 
     def reset(self, task: Task, seed: int) -> Observation:
         self.word, self.said = task.ground_truth, ""
