@@ -168,10 +168,9 @@ def test_what_is_installed_is_what_the_constraints_name() -> None:
     } == {}
 
 
-def test_make_and_slurm_run_the_main_chain() -> None:
+def test_make_runs_the_main_chain() -> None:
     chain = " ".join(MAIN_CHAIN)
     assert re.search(r"^STAGES := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)[1] == chain  # type: ignore[index]
-    assert f"${{STAGES:-{chain}}}" in (ROOT / "configs/slurm/chain.sh").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Submits the stages of a configuration, each to start when the one before has ended with 0. Run it again after
-# any stop: it leaves out what is complete, keeps what is queued or running, and submits the rest.
+# Submits the stages that a configuration's evaluation needs, each to start when the one before has ended with 0. Run
+# it again after any stop: it leaves out what is complete, keeps what is queued or running, and submits the rest.
 #
 #   configs/slurm/chain.sh configs/phone-qwen3-8b-8x80gb.yaml [--run NAME] [section.key=value ...]
 #   STAGES="critic critic_report" configs/slurm/chain.sh configs/phone-qwen3-8b-8x80gb.yaml
@@ -14,11 +14,12 @@
 set -euo pipefail
 here=$(dirname "$0")
 python=${PYTHON:-.venv/bin/python}
-folder=$("$python" -m stages.wiring.run_folder "$@")
+said=$("$python" -m stages.wiring.run_chain "$@")
+{ read -r folder; read -r needed; } <<< "$said"
 case " $* " in *" --fresh "* | *" --repair "*) again=1 ;; *) again= ;; esac
 
 before=
-for stage in ${STAGES:-tasks sft rollouts labels critic critic_report stored actor evaluation}; do
+for stage in ${STAGES:-$needed}; do
   name=$(basename "$folder")-$stage
   # Asked before its files are: a job that ends in between is a moment longer in the queue, and not made twice.
   # %F is the id that all jobs of an array share, %Z the job's folder, which sbatch notes without symbolic links.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.runs import MAIN_CHAIN
-from stages.wiring import run_folder
+from stages.wiring import run_chain
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "configs" / "slurm"
@@ -94,9 +94,9 @@ def test_only_an_early_stop_is_queued_again(out: Path, code: str) -> None:
     assert not (out / "scontrol.log").exists()
 
 
-# All that the chain asks of Python: where the run is, whether a stage that has a manifest is complete.
+# All that the chain asks of Python: where the run is and its stages, whether a stage that has a manifest is complete.
 ASKED = """#!/bin/bash
-if [ "$2" = stages.wiring.run_folder ]; then echo "$OUT/data/mine"; exit 0; fi
+if [ "$2" = stages.wiring.run_chain ]; then printf "$OUT/data/mine\\ntasks sft\\n"; exit 0; fi
 echo "$2" >> "$OUT/looked_at"
 stage=${2#stages.}
 if [ -e "$OUT/data/mine/$stage/refuses" ]; then echo "$stage: other settings" >&2; exit 3; fi
@@ -162,6 +162,10 @@ def test_a_chain_waits_for_each_stage_before(slurm: Path) -> None:
     for line, stage in zip(lines, ("tasks", "sft", "actor"), strict=True):
         assert f"--job-name=mine-{stage} --partition=a100 --account=me" in line
         assert line.endswith(f"stage.sbatch {stage} some.yaml --run mine")
+
+
+def test_a_chain_without_stages_of_its_own_is_what_the_evaluation_needs(slurm: Path) -> None:
+    assert chain(slurm, stages="") == ["tasks 101: submitted", "sft 102: submitted"]
 
 
 def test_a_chain_that_is_submitted_again_goes_on_where_it_stopped(slurm: Path) -> None:
@@ -246,13 +250,15 @@ def test_what_begins_again_is_left_to_the_job(slurm: Path, option: str) -> None:
     assert submitted(slurm)[0].endswith(option)
 
 
-def test_where_a_run_is_follows_from_what_a_stage_is_given(
+def test_where_a_run_is_and_its_stages_follow_from_what_a_stage_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--run", "mine", str(SLURM.parent / "demo.yaml"), f"run.data_dir={tmp_path}", "--fresh"]
-    assert run_folder.main(given) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'mine'}\n"
-    assert run_folder.main([*given, "run.nonsense=1"]) == 2
+    assert run_chain.main(given) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'mine'}\n{' '.join(MAIN_CHAIN)}\n"
+    assert run_chain.main([*given, "evaluation.of=dpo", "stored.objective={kind: none}"]) == 0
+    assert capsys.readouterr().out.split("\n")[1] == "tasks sft rollouts preferences dpo evaluation"
+    assert run_chain.main([*given, "run.nonsense=1"]) == 2
     assert "run.nonsense" in capsys.readouterr().err
 
 
