@@ -1,5 +1,6 @@
 """How alike tasks are by the words of what they ask: the most similar one, and groups of similar ones."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,9 +79,10 @@ def similar_groups(texts: Sequence[str]) -> list[list[int]]:
 def _tf_idf(texts: Sequence[str]) -> Any:
     """Returns [N, words] sparse vectors of length 1: term frequency times inverse document frequency.
 
-    Words are runs of letters and digits, single ones included. Source: Salton and Buckley (1988), as
-    scikit-learn smooths it.
+    Words are runs of letters and digits, single ones included; single signs, where no text has a word.
+    Source: Salton and Buckley (1988), as scikit-learn smooths it.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(token_pattern=r"(?u)\w+").fit_transform(texts)
+    word = r"\w+" if any(re.search(r"\w", text) for text in texts) else r"\S"
+    return TfidfVectorizer(token_pattern=f"(?u){word}").fit_transform(texts)

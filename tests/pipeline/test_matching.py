@@ -86,6 +86,11 @@ def test_cosines_are_those_of_counted_words_times_their_rarity() -> None:
     assert most_similar(["b c"], ["c  B"])[1][0] == pytest.approx(1)
 
 
+def test_texts_without_a_word_are_compared_by_their_signs() -> None:
+    places, cosines = most_similar(["+ -"], ["= =", "- +"])
+    assert (places.tolist(), cosines[0]) == ([1], pytest.approx(1))
+
+
 def test_texts_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"word{i % 7} word{i % 5} word{i % 3}" for i in range(20)]
     whole = most_similar(texts, texts[::-1])
