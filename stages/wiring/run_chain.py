@@ -1,4 +1,4 @@
-"""Prints a run's folder, then the stages that its evaluation needs, for scripts: CONFIG and a stage's options."""
+"""Prints a run's folder and the stages that its evaluation needs, for scripts, of what a stage is given."""
 
 import sys
 from collections.abc import Sequence

@@ -94,7 +94,7 @@ def test_only_an_early_stop_is_queued_again(out: Path, code: str) -> None:
     assert not (out / "scontrol.log").exists()
 
 
-# All that the chain asks of Python: where the run is and its stages, whether a stage that has a manifest is complete.
+# All that the chain asks of Python: the run's folder and stages, whether a stage with a manifest is complete.
 ASKED = """#!/bin/bash
 if [ "$2" = stages.wiring.run_chain ]; then printf "$OUT/data/mine\\ntasks sft\\n"; exit 0; fi
 echo "$2" >> "$OUT/looked_at"
