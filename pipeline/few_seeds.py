@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+ROUNDING = 1e-9
+"""Of a value: a spread below it is what arithmetic leaves of none."""
+
 
 def stretch(num_seeds: int) -> float:
     """Returns by how much resamples of so few seeds must lie further from the value; 1 for a single seed.
@@ -61,7 +64,8 @@ def student_p(value: float, draws: np.ndarray, num_seeds: int) -> float:
     """Returns the two-sided p of a mean over seeds by the spread of its resamples [B], Student's t.
 
     Resamples of few seeds have no tails: where all seeds agree none lies on the other side, by chance, too.
-    One seed's vary with its clusters alone. Infinite ones, of censored runs, are left to `p_value`.
+    One seed's vary with its clusters alone. Infinite ones, of censored runs, are left to `p_value`. Resamples
+    without spread, of two seeds that happen to agree to the task, do not say how sure a value is: p is 1.
 
     Example:
         >>> round(student_p(1.0, np.array([0.5, 1.5]), 2), 3)  # of seeds .29 and 1.71: t is sqrt(2)
@@ -73,7 +77,8 @@ def student_p(value: float, draws: np.ndarray, num_seeds: int) -> float:
     from scipy.stats import t
 
     error = standard_error(float(finite.std()), num_seeds)
-    return float(2 * t.sf(abs(value) / error, num_seeds - 1 or np.inf)) if error > 0 else 0.0
+    sure = error > ROUNDING * abs(value)
+    return float(2 * t.sf(abs(value) / error, num_seeds - 1 or np.inf)) if sure else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

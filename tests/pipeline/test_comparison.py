@@ -148,6 +148,11 @@ def test_p_of_one_seed_is_that_of_a_normal_distribution() -> None:
     assert student_p(0.1, draws, 2) > 0.3  # Student's, of one degree of freedom
 
 
+def test_two_seeds_that_agree_to_the_task_are_not_sure() -> None:
+    agreeing = 0.4075 - np.array([0.405, 0.405, 0.4050000000000001])
+    assert student_p(0.0025, agreeing, 2) == 1.0
+
+
 def test_bounds_of_a_rate_stay_within_it_and_those_of_other_returns_need_not() -> None:
     high = mean_success([looked_at(0.9), looked_at(0.99)], np.array([10.0]))[0]
     assert (high.low > 0, high.high) == (True, 1.0)
