@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts.artifact import Artifact
@@ -22,10 +21,6 @@ from pipeline.text import visible
 
 MOST_FAILED = 0.01
 """Share of an arm's rollouts that nobody could grade, above which somebody should look (start value)."""
-HEADER = (
-    *("round", "arm", "policy", "graded", "failed", "unsafe"),
-    *("reward", "success", "P(degraded)", "P(less safe)", "satisfaction", "decision"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +31,23 @@ class Watched:
     decision: str  # of its round
     degraded: float | None  # P(reward below WORSE of what it was); None: nothing was before
     less_safe: float | None  # P(violations more frequent than before)
+
+    @property
+    def words(self) -> str:
+        """What is said of it: a text, since more than ten columns fit no screen."""
+        row = self.row
+        figures = {
+            "mean reward": row["reward_sum"] / row["rollouts"] if row["rollouts"] else None,
+            "success": row["success"],
+            "P(degraded)": self.degraded,
+            "P(less safe)": self.less_safe,
+            "satisfaction": row["satisfaction"],
+        }
+        said = [f"{name} {'-' if number is None else f'{number:.3f}'}" for name, number in figures.items()]
+        counts = f"{row['rollouts']} graded, {row['failed']} not gradable, {row['unsafe']} unsafe"
+        of = f"round {row['round']}, {row['arm']} {row['policy_digest'][:8]}"
+        decision = f"; {self.decision}" if row["arm"] == "candidate" else ""
+        return f"{of}: {counts}; {', '.join(said)}{decision}"
 
     @property
     def alerts(self) -> list[str]:
@@ -84,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the monitoring table and the alerts; returns 4 if there are any, else 0."""
+    """Prints how each arm of each round did, and the alerts; returns 4 if there are any, else 0."""
     run_dir: Path = options.run_dir
     rounds = []
     for _, folder in rounds_of(run_dir):
@@ -95,21 +107,8 @@ def run(options: argparse.Namespace) -> int:
         raise ArtifactError(f"{run_dir} has no round that is decided. Next: make round")
     seen = watched(rounds)
     console = Console()
-    table = Table(title=Text(visible(str(run_dir))), title_justify="left")
-    for name in HEADER:
-        table.add_column(name, justify="left" if name in ("arm", "policy", "decision") else "right")
     for of in seen:
-        row = of.row
-        reward = row["reward_sum"] / row["rollouts"] if row["rollouts"] else None
-        numbers = (
-            "-" if number is None else f"{number:.3f}"
-            for number in (reward, row["success"], of.degraded, of.less_safe, row["satisfaction"])
-        )
-        counts = (str(row[name]) for name in ("rollouts", "failed", "unsafe"))
-        decision = of.decision if row["arm"] == "candidate" else ""
-        cells = (str(row["round"]), row["arm"], row["policy_digest"][:8], *counts, *numbers, decision)
-        table.add_row(*(Text(visible(cell)) for cell in cells))
-    console.print(table)
+        console.print(Text(visible(of.words)), overflow="fold")
     alerts = [alert for of in seen[-2:] for alert in of.alerts]
     for alert in alerts:
         console.print(Text(visible(f"ALERT {alert}"), style="bold"), soft_wrap=True)

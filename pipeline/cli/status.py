@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.lock import holder, players
 from pipeline.artifacts.manifest import check_lineage, read_manifest, read_plan
+from pipeline.cli.tables import texts_table
 from pipeline.errors import ArtifactError
 from pipeline.runs import inner_runs, stages_of
 from pipeline.text import counted, visible
@@ -35,9 +35,7 @@ def run(options: argparse.Namespace) -> int:
         raise ArtifactError("no run under data/. Next: make demo, or vdapo status RUN_DIR")
     console, code = Console(), 0
     for run_dir in [run for given in run_dirs for run in (given, *inner_runs(given))]:
-        table = Table(title=Text(visible(str(run_dir))), title_justify="left")
-        for name in ("stage", "state", "items", "finished", "digest"):
-            table.add_column(name, justify="right" if name == "items" else "left")
+        table = texts_table(("stage", "state", "items", "finished", "digest"), visible(str(run_dir)))
         for stage in stages_of(run_dir):
             try:
                 cells = _state(run_dir, stage)

@@ -3,14 +3,13 @@
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.padding import Padding
+from rich.text import Text
 
 from pipeline.config import load_config
 from pipeline.settings import kinds_of, mark_of, section_of
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the settings, a table for each section, or JSON; returns 0."""
+    """Prints the settings, or JSON; returns 0."""
     given = options.config
     config = Config.specialised({})() if given is None else load_config(Config, given, options.overrides)
     rows = [row for row in settings_of(config) if not (options.basic and row["level"] == "advanced")]
@@ -95,16 +94,14 @@ def _allowed(schema: Mapping[str, Any]) -> str:
 
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    console = Console()
-    for section, of_section in groupby(rows, key=lambda row: row["setting"].partition(".")[0]):
-        table = Table("setting", "value", "allowed", "meaning", "", title=section, title_justify="left")
-        for row in of_section:
-            value, default = (json.dumps(row[name], ensure_ascii=False) for name in ("value", "default"))
-            value += f" (default {default})" if row["value"] != row["default"] else ""
-            of = f"[of {row['of']}] " if row["of"] else ""
-            source = f" ({row['source']})" if row["source"] else ""
-            marks = [row["level"]] * (row["level"] == "advanced") + ["runtime"] * (row["decides"] == "how")
-            meaning = of + row["meaning"] + source
-            cells = (row["setting"], value, row["allowed"], meaning, ", ".join(marks))
-            table.add_row(*map(escape, cells))
-        console.print(table)
+    """Prints each setting with its value in a line, and below it what it is: no table, so all widths do."""
+    console = Console(highlight=False)
+    for row in rows:
+        value, default = (json.dumps(row[name], ensure_ascii=False) for name in ("value", "default"))
+        value += f" (default {default})" if row["value"] != row["default"] else ""
+        of = f"[of {row['of']}] " if row["of"] else ""
+        source = f" ({row['source']})" if row["source"] else ""
+        marks = [row["level"]] * (row["level"] == "advanced") + ["runtime"] * (row["decides"] == "how")
+        allowed = ", ".join([*marks, f"allowed: {row['allowed']}"])
+        console.print(Text.assemble((row["setting"], "bold"), f" = {value}"), soft_wrap=True)
+        console.print(Padding(Text(f"{of}{row['meaning']}{source}; {allowed}"), (0, 0, 0, 4)))

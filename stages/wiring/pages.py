@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from env.feedback_tool.measures import MEASURES as CALLS
-from pipeline.report import Section, Tiles, page, readings
-from pipeline.report import Table as PageTable
+from pipeline.cli.tables import figures_table
+from pipeline.report import Section, Table, Tiles, page, readings
 from stages.wiring.actor_curves import learning_curve, reliance_curve, spent_curve
 from stages.wiring.summary import CRITIC, MEASURES
 from stages.wiring.summary_drawings import budget_section, opponents_section, success_section
@@ -78,14 +77,12 @@ def events_section(events: Mapping[str, Mapping[str, Any]]) -> Section:
         shares = [percent(events[code][who]["value"]) for who in ("start", "actor")]
         rows.append((code, *shares, *gain_words(gain["value"], gain["low"], gain["high"])))
     caption = "In % of first tries at temperature 1 that have such an event, whether they succeed or not."
-    return Section("What happened on first tries", (PageTable(HEADER, tuple(rows), caption),))
+    return Section("What happened on first tries", (Table(HEADER, tuple(rows), caption),))
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Prints what was won, how good the critic is, and what it cost."""
-    table = Table(title=f"Held-out success in %, seed {summary['seed']}", title_justify="left")
-    for name in HEADER:
-        table.add_column(name, justify="right" if name else "left")
+    table = figures_table("", HEADER[1:], f"Held-out success in %, seed {summary['seed']}")
     for row in rows_of(summary):
         table.add_row(*row)
     console.print(table)
@@ -116,9 +113,7 @@ def summary_page(
     """
     rows = rows_of(summary)
     won = Tiles(tuple((f"{start} to {end} %", text) for text, start, end, _, _ in rows))
-    table = PageTable(
-        HEADER, tuple(rows), "Success in %; intervals are bootstraps over clusters, none of few."
-    )
+    table = Table(HEADER, tuple(rows), "Success in %; intervals are bootstraps over clusters, none of few.")
     sections = [
         Section("What was won on held-out tasks", (won, table)),
         success_section(evaluation["measures"]),
@@ -132,7 +127,7 @@ def summary_page(
     if calls := calls_rows(summary):
         caption = "In % of first tries, or of calls. Intervals: the report of the stage evaluation."
         sections.append(
-            Section("Feedback as a tool", (PageTable(("", "start", "actor"), tuple(calls), caption),))
+            Section("Feedback as a tool", (Table(("", "start", "actor"), tuple(calls), caption),))
         )
     if critic := summary["critic"]:
         figures = {"value [95 %]": {measure: share(critic[measure]) for measure in CRITIC}}

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from env.catalog import offer_of
+from pipeline.cli.tables import figures_table, texts_table
 from pipeline.planner.memory import GIB
 from stages.settings import Config
 from stages.wiring.plan_memory import Memory
@@ -14,7 +15,7 @@ from stages.wiring.plan_work import Work, work_of
 def memory_table(memory: Memory) -> Table:
     """Returns what every phase takes, and whether it fits."""
     limit = f"of {memory.limit / GIB:.1f}"
-    table = Table("phase", "GiB", limit, "parts", title="memory of each GPU or process")
+    table = texts_table(("phase", "GiB", limit, "parts"), "memory of each GPU or process")
     for name, phase in memory.phases.items():
         parts = ", ".join(f"{part} {size / GIB:.2f}" for part, size in phase.device.items())
         if phase.host:
@@ -46,12 +47,11 @@ def guess_of(config: Config) -> str:
 def work_table(work: Mapping[str, Sequence[float]], title: str = "at most") -> Table:
     """Returns stage -> rollouts, millions of tokens sampled and trained, GB kept, with each stage's shares.
 
-    A share is of all rollouts, which is that of all sampled tokens too where every response is the longest,
-    and of all trained tokens.
+    A share is in %, of all rollouts, which is that of all sampled tokens too where every response is the
+    longest, and of all trained tokens.
     """
-    table = Table(title=title)
-    for name in ("stage", "rollouts", "sampled M tokens", "share", "trained M tokens", "share", "GB kept"):
-        table.add_column(name, justify="left" if name == "stage" else "right")
+    figures = ("rollouts", "sampled", "%", "trained", "%", "GB kept")
+    table = figures_table("stage", figures, f"{title}; tokens in millions, shares in %")
     totals = [sum(column) for column in zip(*work.values(), strict=True)]
     for stage, (rollouts, sampled, trained, gb) in {**work, "all": totals}.items():
         table.add_row(
@@ -62,4 +62,4 @@ def work_table(work: Mapping[str, Sequence[float]], title: str = "at most") -> T
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if part else "-"
+    return f"{100 * part / whole:.0f}" if part else "-"

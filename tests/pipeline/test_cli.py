@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import shutil
@@ -11,11 +12,13 @@ from unittest.mock import patch
 
 import datasets
 import pytest
+from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.runner import Start, run_stage
+from pipeline.cli.tables import figures_table, texts_table
 from pipeline.columns import LABELS, ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.hub import load_rows
@@ -89,7 +92,7 @@ def out(run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 def row_of(text: str, stage: str) -> str:
     """Returns the line of a stage in what `vdapo status` printed."""
-    return next(line for line in text.splitlines() if line.startswith(f"│ {stage} "))
+    return next(line for line in text.splitlines() if line.startswith(f"{stage} "))
 
 
 def test_status_tells_absent_resumable_complete_stale_and_damaged_apart(out: Any, run_dir: Path) -> None:
@@ -117,6 +120,25 @@ def test_status_counts_what_is_done_and_what_was_skipped(out: Any, run_dir: Path
     text = out("status", run_dir)
     assert "0 policies, 1 skipped" in row_of(text, "stored")
     assert "1 policy" not in text
+
+
+def test_no_table_cuts_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("critic_report", "an_arm_of_a_name_longer_than_its_column", "evaluation")
+    for width in (80, 60):
+        figures = figures_table("stage", ("rollouts", "sampled", "%", "trained", "%", "GB kept"), "at most")
+        texts = texts_table(("stage", "state", "items"), "runs/[bold]x")
+        for name in names:
+            figures.add_row(name, "15,844", "1,234.5", "100", "1,234.5", "100", "12.34")
+            texts.add_row(name, "resumable, 1 of 2 shards", "x" * 2 * width)
+        console = Console(width=width, file=io.StringIO())
+        console.print(figures, texts)
+        printed = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "…" not in printed
+        assert max(map(len, printed.splitlines())) <= width
+        assert printed.count("critic_report  ") == 2
+        assert printed.count("1,234.5") == 6
+        assert printed.count("x") >= 6 * width
+        assert "runs/[bold]x" in printed
 
 
 def test_status_finds_runs_under_data(out: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +229,7 @@ def test_status_and_verify_look_at_refreshes_too(out: Any, run_dir: Path) -> Non
         shutil.copytree(run_dir / stage, made / stage)
     (run_dir / "refresh" / "policies" / "00003-abcdef").mkdir(parents=True)
     text = out("status", run_dir)
-    assert text.count("│ critic ") == 2
+    assert text.count("\ncritic ") == 2
     assert "policies" not in text
     out("verify", run_dir, words=["refresh/00003-abcdef/critic: complete and sound"])
     (made / "critic" / "critic" / "weights.txt").write_text("x")

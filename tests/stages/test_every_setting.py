@@ -151,13 +151,15 @@ def test_there_are_at_most_158_settings_and_the_command_shows_them_all(
     assert all(row["meaning"] and row["allowed"] for row in shown.values())
 
 
-def test_the_command_prints_tables_and_can_leave_out_the_advanced(
+def test_the_command_cuts_nothing_and_can_leave_out_the_advanced(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["settings"]) == 0
     printed = capsys.readouterr().out
     assert "actor.credit.clip_high" in printed
     assert "2503.14476" in printed
+    assert "…" not in printed
+    assert all(f"{setting} = " in printed for setting in ROWS)
     assert main(["settings", "--basic"]) == 0
     assert "actor.credit.clip_high" not in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """`vdapo plan`: what it counts, what it says does not fit, what it refuses."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -425,7 +426,8 @@ def test_what_grows_with_steps_that_nothing_bounds_says_how_many_it_is_of(plan):
 
     def rows(path, *overrides):
         printed = plan(0, path, *overrides)
-        return [line.split("│")[1].strip() for line in printed.splitlines() if line.count("│") == 8], printed
+        lines = [re.split(r" {2,}", line.strip()) for line in printed.splitlines()]
+        return [cells[0] for cells in lines if len(cells) == 7][1:], printed
 
     at = ", at 12 lines a rollout"
     others = ["sft", "rollouts", "looks", "evaluation", "all", "critic", "labels"]
@@ -455,11 +457,11 @@ def test_gpus_without_work_are_named(plan, overrides, said):
 def test_the_plan_shows_each_stages_share(plan):
     planned = work("sft.num_updates=0", "sft.base=a model").values()
     rollouts = sum(entry.rollouts for entry in planned)
-    [line] = [line for line in plan(0, DEMO).splitlines() if line.startswith("│ critic_report")]
+    [line] = [line for line in plan(0, DEMO).splitlines() if line.startswith("critic_report ")]
     audit = next(entry.rollouts for entry in planned if entry.stage == "critic_report")
-    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    cells = line.split()
     assert cells[1] == f"{audit:,}"
-    assert cells[3:6] == [f"{audit / rollouts:.0%}", "0.0", "-"]
+    assert cells[3:6] == [f"{100 * audit / rollouts:.0f}", "0.0", "-"]
 
 
 def test_rollouts_take_disk_by_their_tokens_and_models_by_their_parameters():

@@ -291,6 +291,14 @@ def test_a_candidate_that_is_refused_is_no_alert_and_one_that_is_served_may_be()
     assert "safety violations" in found[0]
 
 
+def test_an_arm_is_told_in_words_that_no_screen_cuts() -> None:
+    seen = watched(
+        [("roll_back", {"baseline": row("baseline", 280), "candidate": row("candidate", 10, 100)})]
+    )
+    assert seen[1].words.startswith("round 1, candidate candidat: 100 graded, 0 not gradable, 0 unsafe; mean")
+    assert seen[1].words.endswith("satisfaction -; roll_back")
+
+
 def test_a_policy_that_is_served_is_held_against_its_own_traffic_before() -> None:
     first = ("promote", row("baseline", 280), row("candidate", 90, 100, policy="new"))
     same = ("continue", row("baseline", 360, policy="new"), row("candidate", 90, 100))
