@@ -105,7 +105,7 @@ def regime(name: str) -> str:
         ]
     arms = ("v_dapo", "no_critic", "decoupled_clip", AMORTISED)
     level = comparison_of(name)["threshold"]
-    return curves(name, entries, arms, x="rollouts", y_label="success of first tries", level=level)
+    return curves(name, entries, arms, x="rollouts", y_label="success of first tries (%)", level=level)
 
 
 if __name__ == "__main__":

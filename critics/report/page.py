@@ -38,7 +38,10 @@ def report_page(report: Report) -> str:
         _verdict(report),
         Section(
             "Are its percentages right?",
-            (Drawing(_reliability(report), said.RELIABILITY_CAPTION), readings(columns, said.PERCENTAGES)),
+            (
+                Drawing(_reliability(report), said.RELIABILITY_CAPTION),
+                readings(columns, said.PERCENTAGES, said.PERCENTAGES_CAPTION),
+            ),
         ),
         Section(
             "Does it tell states apart?",
@@ -128,7 +131,7 @@ def _steps(report: Report) -> str:
     bins = report["reliability"]["steps"]
     if not bins:
         return ""
-    names = "critic's change at a step", "measured change"
+    names = "critic's change at a step (points)", "measured change (points)"
     return plots.reliability("changes", bins, bounds=(-1.0, 1.0), names=names, counted="steps")
 
 
@@ -143,21 +146,25 @@ def _siblings(report: Report) -> str:
     }
     if found["reference_size"]:
         rows[f"continuations (K = {found['reference_size']})"] = measures["sibling_reference"]
-    return plots.points("siblings", rows, x_label="best next step named", level=None)
+    return plots.points("siblings", rows, x_label="best next step named (%)", level=None)
 
 
 def _probe_changes(report: Report) -> str:
     rows = {f"{row['kind']} ({row['num_states']})": row["change"] for row in report["probes"]}
-    return plots.points("probes", rows, x_label="change of the value") if rows else ""
+    return plots.points("probes", rows, x_label="change of the value (points)") if rows else ""
 
 
 def _probes(report: Report) -> Table:
     words = {True: "holds", False: "DOES NOT HOLD", None: "not measured"}
     rows = tuple(
-        (r["kind"], r["means"], r["expects"], cell(r["change"]), words[r["holds"]], r["why"])
+        (r["kind"], r["means"], r["expects"], cell(_in_points(r["change"]), 1), words[r["holds"]], r["why"])
         for r in report["probes"]
     )
-    return Table(("probe", "what changes", "must", "change of the value", "", "looks for"), rows)
+    return Table(("probe", "what changes", "must", "change of the value (points)", "", "looks for"), rows)
+
+
+def _in_points(change: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if x is None else 100 * x for name, x in change.items()}
 
 
 def _fit(report: Report) -> str:

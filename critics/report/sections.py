@@ -62,6 +62,7 @@ RELIABILITY_CAPTION = (
     "is too hopeful. The curve is the best one that never falls (isotonic). A hollow point has no bounds. A "
     "point leads to the rollouts with a state in its bin where `vdapo view` shows this page."
 )
+PERCENTAGES_CAPTION = "Differences of shares: 0.010 is one point."
 CHANGES_CAPTION = (
     "Steps in bins of what the critic says that they change, and what they changed. On the diagonal its step "
     "advantages can be taken at their word; a flat row of points tells no step from another."

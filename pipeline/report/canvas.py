@@ -7,16 +7,20 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
+from xml.sax.saxutils import escape
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from pipeline.text import visible
 
 BLUE, ORANGE, RED, GREEN, GREY = "#0b5cad", "#c2571a", "#b3261e", "#1a7f37", "#8b949e"
 COLOURS = (BLUE, ORANGE, GREEN, "#7b3fa0", "#8a6d00", "#3c7d8c", RED, "#4a4a4a")
 MARKERS = "osD^vPX*"
 LINES = ("-", "--", ":", "-.")
-"""Where there are more series than colours and markers, the second round of these is dashed, and so on."""
+"""Of series without markers, and of each further round of colours: colour alone tells none apart."""
 WIDTH = 5.0
 """Inches of every drawing: as wide as a small screen, so letters keep the size that they are set in."""
 _SETTINGS = {
@@ -53,7 +57,15 @@ def draw(
     # Nothing refers to the ids of groups; the others get the drawing's name, to be unique on a page.
     svg = re.sub(r'<g id="[^"]+">', "<g>", svg)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    return re.sub(r'(url\(|href=")#([^")]+)', rf"\1#{name}-\2", svg).strip()
+    svg = re.sub(r'(url\(|href=")#([^")]+)', rf"\1#{name}-\2", svg).strip()
+    return re.sub(r"[^ -~\n]", lambda found: escape(visible(found[0])), svg)  # names of arms, again
+
+
+def name_axis(axis: Any, label: str) -> None:
+    """Names an axis of shares or else; one named in % or points is numbered in these, as tables are."""
+    axis.set_label_text(label)
+    if label.endswith(("(%)", "(points)")):
+        axis.set_major_formatter(PercentFormatter(1, symbol=""))
 
 
 def lead(axes: Any, x: np.ndarray, y: np.ndarray, links: Sequence[str]) -> None:

@@ -69,7 +69,9 @@ def comparison_page(name: str, report: Mapping[str, Any]) -> str:
 def _of_measure(report: Mapping[str, Any], measure: str) -> Section:
     found, of, threshold = report["measures"][measure], MEASURES[measure], report["threshold"]
     names = tuple(found["arms"])
-    svg = plots.curves(measure, found["curves"], names, x=measure, y_label="success", level=threshold)
+    svg = plots.curves(
+        *(measure, found["curves"], names), x=measure, y_label="success (%)", level=threshold, labels=MEASURES
+    )
     arms = []
     for arm, own in found["arms"].items():
         never = sum(cost is None for cost in own["cost_of_each"].values())
@@ -95,13 +97,13 @@ def _of_measure(report: Mapping[str, Any], measure: str) -> Section:
 def _arms(report: Mapping[str, Any]) -> Table:
     rows = []
     for arm, own in report["arms"].items():
-        spreads = [_number(own[name], "-", 3) for name in ("spread_over_seeds", "spread_over_training")]
+        spreads = [_spread(own[name]) for name in ("spread_over_seeds", "spread_over_training")]
         rows.append((arm, str(len(own["seeds"])), _share(own["success_at_the_end"]), *spreads))
     return Table(
         ("arm", "seeds", "success at the end", "spread over seeds", "spread over training"),
         tuple(rows),
-        "Spreads are standard deviations: of success at the end over seeds; of the mean training return "
-        "between two looks around its trend.",
+        "Spreads are standard deviations in points: of success at the end over seeds; of the mean training "
+        "return between two looks around its trend.",
     )
 
 
@@ -129,6 +131,10 @@ def _share(interval: Interval) -> str:
     """Returns a success with its bounds in percent."""
     value, low, high = ("-" if x is None else f"{100 * x:.1f}" for x in map(interval.get, _PARTS))
     return f"{value} [{low}, {high}] %"
+
+
+def _spread(deviation: float | None) -> str:
+    return "-" if deviation is None else f"{100 * deviation:.1f}"
 
 
 def _points(interval: Interval) -> str:

@@ -9,7 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.report.canvas import BLUE, COLOURS, GREEN, GREY, LINES, MARKERS, ORANGE, RED, WIDTH, draw, lead
+from pipeline.report.canvas import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    LINES,
+    MARKERS,
+    ORANGE,
+    RED,
+    WIDTH,
+    draw,
+    lead,
+    name_axis,
+)
 
 MOST_INSIDE = 5
 """Curves whose legend leaves room for them."""
@@ -31,8 +44,8 @@ def curves(
     """Returns measures of some entries along their key `x`, where they have both; "" if none has.
 
     Bounds are `{measure}_low` and `{measure}_high`: a band, or bars if some entries have none, between which
-    a band would have no width. `level` is a dashed line, `marks` are places on x, `labels` what the legend
-    calls measures. The points of an entry lead to its `link`.
+    a band would have no width. `level` is a dashed line, `marks` are places on x, `labels` how measures
+    and x are called. The points of an entry lead to its `link`.
     """
     found = {
         measure: points
@@ -52,7 +65,8 @@ def curves(
             at, y, low, high = np.array(table, dtype=float).T  # None becomes NaN
             colour = COLOURS[place % len(COLOURS)]
             marker = "" if len(at) > 40 else MARKERS[place % len(MARKERS)]
-            style = LINES[place // len(COLOURS) % len(LINES)]
+            turn = place // len(COLOURS) + (0 if marker else place)
+            style = LINES[turn % len(LINES)]
             axes.plot(at, y, color=colour, ls=style, marker=marker, ms=4, label=names[place])
             linked = [bool(entry.get("link")) for entry in points]
             lead(axes, at[linked], y[linked], [entry["link"] for entry in points if entry.get("link")])
@@ -68,7 +82,8 @@ def curves(
         for where, text in marks:
             axes.axvline(where, color=GREY, ls=":")
             axes.annotate(f" {text}", (where, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
-        axes.set(xlabel=x, ylabel=y_label)
+        axes.set(xlabel=labels.get(x, x))
+        name_axis(axes.yaxis, y_label)
         if below:
             axes.figure.legend(loc="outside lower left", ncols=columns)
         elif len(found) > 1:
@@ -95,7 +110,7 @@ def stacked(
         if all(float(place).is_integer() for place in at):
             axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set(xlabel=x, ylabel=y_label)
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True)  # in the order of the bars
 
     return draw(name, paint)
 
@@ -107,7 +122,7 @@ def reliability(
     floor: float = 0.0,
     rising: Sequence[tuple[float, float]] = (),
     bounds: tuple[float, float] = (0.0, 1.0),
-    names: tuple[str, str] = ("predicted chance of success", "observed success"),
+    names: tuple[str, str] = ("predicted chance of success (%)", "observed success (%)"),
     links: Sequence[str] = (),
     counted: str = "states",
 ) -> str:
@@ -135,10 +150,12 @@ def reliability(
         if rising:
             top.plot(*zip(*rising, strict=True), color=ORANGE, lw=1.5, label="best rising curve")
         frame = bounds[0] - 0.02, bounds[1] + 0.02
-        top.set(xlim=frame, ylim=frame, ylabel=names[1])
+        top.set(xlim=frame, ylim=frame)
+        name_axis(top.yaxis, names[1])
         top.legend(loc="upper left")
         bottom.bar(x, [of["num_states"] for of in bins], width=0.02 * (bounds[1] - bounds[0]), color=GREY)
-        bottom.set(ylabel=counted, xlabel=names[0])
+        bottom.set(ylabel=counted)
+        name_axis(bottom.xaxis, names[0])
 
     return draw(name, paint, size=(WIDTH, 5.0), rows=2)
 
@@ -167,7 +184,8 @@ def points(name: str, rows: Mapping[str, Numbers], *, x_label: str, level: float
             axes.axvline(level, color=GREY, ls="--", lw=1)
         silent = ~known & np.isfinite(value)
         axes.set_yticks(at, labels=[n + " (no bounds)" * bool(s) for n, s in zip(rows, silent, strict=True)])
-        axes.set(ylim=(-0.6, len(rows) - 0.4), xlabel=x_label)
+        axes.set(ylim=(-0.6, len(rows) - 0.4))
+        name_axis(axes.xaxis, x_label)
 
     return draw(name, paint, size=(WIDTH, 1.1 + 0.36 * max(1, len(rows))))
 
@@ -193,7 +211,8 @@ def compared(name: str, rows: Mapping[str, Mapping[str, Numbers]], *, x_label: s
                           capsize=2, label=which)  # fmt: skip
             axes.plot(value[~known], at[~known], marker, ms=5, mfc="none", color=colour)
         axes.set_yticks(range(len(rows))[::-1], labels=list(rows))
-        axes.set(ylim=(-0.6, len(rows) - 0.4), xlabel=x_label)
+        axes.set(ylim=(-0.6, len(rows) - 0.4))
+        name_axis(axes.xaxis, x_label)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(series), borderaxespad=0)
 
     return draw(name, paint, size=(WIDTH, 1.3 + (0.2 + 0.2 * len(series)) * len(rows)))
@@ -263,7 +282,8 @@ def value_path(
         wrong = [t + 0.5 for t, status in enumerate(statuses) if status == "wrong"]
         if wrong:
             axes.plot(wrong, [0.02] * len(wrong), "x", color=RED, ms=8, mew=2, label="verifier: wrong")
-        axes.set(ylim=(-0.05, 1.08), xlim=(-0.3, T + 0.3), xlabel="step", ylabel="chance of success")
+        axes.set(ylim=(-0.05, 1.08), xlim=(-0.3, T + 0.3), xlabel="step")
+        name_axis(axes.yaxis, "chance of success (%)")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.28), ncols=2)
 

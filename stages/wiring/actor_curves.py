@@ -25,7 +25,7 @@ def learning_curve(report: Mapping[str, Any], *, leads: bool = False) -> Drawing
         learning = [e | {"link": viewer_link(stage="actor", iteration=e["iteration"])} for e in learning]
     entries = [*learning, *filter(None, [report.get("last_look")])]
     measures = ("val", "first_try", "with_feedback")
-    svg = plots.curves("learning", entries, measures, x="iteration", y_label="success", labels=LABELS)
+    svg = plots.curves("learning", entries, measures, x="iteration", y_label="success (%)", labels=LABELS)
     where = " In `vdapo view` a point leads to its iteration's rollouts." if leads else ""
     return Drawing(
         svg,
@@ -42,7 +42,7 @@ def spent_curve(report: Mapping[str, Any], others: Mapping[str, Mapping[str, Any
     """
     reports, x = {"val": report, **(others or {})}, "rollouts sampled before"
     entries = [{x: spent, name: val} for name, of in reports.items() for spent, val in _val_by_rollouts(of)]
-    svg = plots.curves("spent", entries, list(reports), x=x, y_label="success of first tries on val")
+    svg = plots.curves("spent", entries, list(reports), x=x, y_label="success of first tries on val (%)")
     beside = (
         " Other lines are runs beside this one, from the same sft; a stored phase may lie between."
         if others
@@ -68,5 +68,5 @@ def reliance_curve(report: Mapping[str, Any]) -> Drawing:
     """Returns success without and with feedback on the same tasks, where both were sampled."""
     measures = ("retried_first_try", "retried_with_feedback")
     entries = report["learning"]
-    svg = plots.curves("reliance", entries, measures, x="iteration", y_label="success", labels=LABELS)
+    svg = plots.curves("reliance", entries, measures, x="iteration", y_label="success (%)", labels=LABELS)
     return Drawing(svg, "Tasks that another bare rollout failed: the gap is how much feedback still helps.")

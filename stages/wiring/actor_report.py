@@ -26,17 +26,16 @@ LEARNING = {
     "steps": "steps/mean",
 }
 """Name in the report -> metric of an iteration."""
-CHECKED = "against fresh continuations"
 DRAWINGS = {
-    ("bias",): ("on the actor's fresh rollouts", "Bias: value minus outcome; 0 is right."),
+    ("bias",): ("value minus outcome", "Bias on the actor's fresh rollouts; 0 is right."),
     ("cov_a",): (
-        CHECKED,
-        "Covariance of the critic's step advantages with the present actor's: steps are off where its "
+        "covariance of step advantages",
+        "The critic's against the present actor's, of fresh continuations: steps are off where its "
         "interval is not above 0, or where clearly too few signs agree. Its size follows how much steps "
         "differ at all.",
     ),
     ("rho_a", "sign_agreement", "ev_within"): (
-        CHECKED,
+        "agreement (1: perfect)",
         "Step advantages of the critic against the present actor's. Bands or bars are 95 % intervals; a "
         "point without one has no bounds, so it is no exact figure.",
     ),

@@ -78,7 +78,7 @@ def dpo_page(report: Mapping[str, Any]) -> str:
                 [
                     Text(words),
                     drawn("loss", "nats", "Loss of held-out pairs."),
-                    drawn("accuracy", "share", "Pairs whose chosen answer is ahead of the rejected one."),
+                    drawn("accuracy", "share (%)", "Pairs whose chosen answer is ahead of the rejected one."),
                     drawn(
                         "chosen_log_ratio",
                         "nats",

@@ -11,7 +11,7 @@ from stages.wiring.refusals import override_words
 _WORDS = {
     "probability": (
         "Tokens of {:,} successes of clusters that are not trained on had a mean probability of",
-        "of a token",
+        "probability of a token",
         "Mean probability of a token of held-out successes.",
     ),
     "gain": (

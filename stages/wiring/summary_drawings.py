@@ -8,7 +8,7 @@ from pipeline.report.comparison import MEASURES
 from pipeline.report.comparison_page import claims_of
 from pipeline.runs import MAIN_CHAIN, REFRESHES
 
-SUCCESS = "success on held-out tasks"
+SUCCESS = "success on held-out tasks (%)"
 
 
 def budget_section(summary: Mapping[str, Any]) -> Section:
@@ -86,7 +86,7 @@ def opponents_section(comparison: Mapping[str, Any]) -> Section:
         "Against opponents",
         [
             Drawing(
-                plots.points("opponents", rows, x_label="success", level=None),
+                plots.points("opponents", rows, x_label="success (%)", level=None),
                 f"Mean success over seeds at {found['budget']:,.0f} {MEASURES[primary]}; bars are 95 % "
                 "intervals. The whole comparison: comparison/report.html.",
             ),

@@ -53,6 +53,24 @@ def test_names_are_shown_as_they_are_and_not_read_as_mathematics() -> None:
     assert set(names) <= texts_of(drawn)
 
 
+def test_hidden_characters_of_names_are_spelled_out_in_drawings() -> None:
+    drawn = plots.compared("m", {"one": {"a\u202eb\u200b": KNOWN}}, x_label="x")
+    assert "a<U+202E>b<U+200B>" in texts_of(drawn)
+    assert not re.search("[\u202e\u200b]", drawn)
+
+
+def test_what_is_named_in_percent_or_points_is_numbered_in_these() -> None:
+    rows = {"one": {"value": 0.5, "low": 0.0, "high": 1.0}}
+    for label in ("success (%)", "change (points)"):
+        assert {label, "20", "80"} <= texts_of(plots.points("p", rows, x_label=label))
+    assert "0.2" in texts_of(plots.points("p", rows, x_label="rmse"))
+    long = [{"tokens": i, "a": i / 90, "b": i / 45} for i in range(45)]
+    names = {"tokens": "generated tokens"}
+    drawn = plots.curves("c", long, ("a", "b"), x="tokens", y_label="y (%)", labels=names)
+    assert {"generated tokens", "100"} <= texts_of(drawn)
+    assert "stroke-dasharray" in drawn  # without markers, colour alone would tell the two apart
+
+
 @pytest.fixture
 def html() -> str:
     blocks = [
@@ -107,7 +125,7 @@ def test_every_block_is_on_the_page_and_text_is_escaped_wherever_it_comes_from(h
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<title>A &lt;title&gt;</title>" in html
     assert html.count("<section") == 2
-    assert "V = 0.25 before this step" in html
+    assert "V = 25 % before this step" in html
     assert "<b>86 %</b>of the &lt;differences&gt;" in html
     assert '<tr class="fail"><td>a &amp; b</td>' in html
 
