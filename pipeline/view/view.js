@@ -12,12 +12,15 @@ const ORDERS = {
   "": "as played", surprise: "surprise |V(s₀) − reward|", value: "V(s₀), high first", reward: "reward, low first",
   steps: "steps, most first", tokens: "tokens, most first",
 };
+const VERDICTS = { ok: "✓", wrong: "✗" };
 const MARKS = { success: "✓", partial: "◐", failure: "✗", "not graded": "–" };
 const PAGE = 50, MOST_CHIPS = 12, MOST_COLUMNS = 24;
 const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f4: Float32Array };
 const place = id => document.getElementById(id);
 const number = new Intl.NumberFormat("en");
-const percent = share => Number.isNaN(share) ? "–" : `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+// Rewards, values and probabilities, all in one unit; what is nearly none or nearly certain with a digit more.
+const percent = share => Number.isNaN(share) ? "–"
+  : `${(100 * share).toFixed((share > 0 && share < 0.1) || (share > 0.9 && share < 1) ? 1 : 0)} %`;
 
 function make(tag, attributes = {}, ...children) {
   const node = tag === "svg" || attributes.svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
@@ -191,7 +194,7 @@ function summary(index, state, rows) {
   const narrowed = Object.keys(NARROW).filter(name => state.has(name)).map(name =>
     make("button", { onclick: () => filter({ [name]: null }) }, `${NARROW[name]} ${state.get(name).slice(0, 12)} ×`));
   if (state.has("low")) narrowed.push(make("button", { onclick: () => filter({ low: null, high: null }) },
-    `some V in [${state.get("low")}, ${state.get("high") ?? "2"}) ×`));
+    `some V from ${percent(Number(state.get("low")))} to ${percent(Number(state.get("high") ?? "2"))} ×`));
   const any = [...state.keys()].some(name => name in FACETS || name in NARROW || ["q", "low"].includes(name));
   if (any) narrowed.push(make("button", { onclick: () => go({ stage: index.stage }, new URLSearchParams()) }, "clear all"));
   place("summary").replaceChildren(make("b", {}, number.format(rows.length)), ` of ${number.format(index.rows)} rollouts, mean reward `,
@@ -209,11 +212,11 @@ async function list(index, state) {
     const out = outcome.values[outcome.data[row]], v = value?.data[row] ?? NaN, count = steps?.data[row];
     return make("li", { "data-row": row, onclick: () => open(index, row) },
       make("i", { class: `mark ${out}`, title: out }, MARKS[out]),
-      make("span", { title: "attempt.draw" }, `${attempt.values[attempt.data[row]]}.${draw.values[draw.data[row]]}`,
-        guided.data[row] ? " guided" : ""),
+      make("span", {}, `attempt ${attempt.values[attempt.data[row]]}, draw ${draw.values[draw.data[row]]}`,
+        guided.data[row] ? ", guided" : ""),
       make("span", { class: "soft" }, `level ${level.values[level.data[row]]}`),
       make("span", { class: "soft", title: Number.isNaN(v) ? "steps" : "V before the first step" },
-        Number.isNaN(v) ? (steps ? `${count} steps` : "") : `V ${v.toFixed(2)}`),
+        Number.isNaN(v) ? (steps ? `${count} steps` : "") : `V ${percent(v)}`),
       make("span", { class: "text", title: briefs[at].rollout_id }, briefs[at].text || briefs[at].rollout_id));
   }));
   const turn = by => () => go({ page: page + by || null });
@@ -242,9 +245,9 @@ function chart(rollout, isNarrow) {
   const { steps, reward } = rollout;
   if (!steps.some(step => step.value !== null || step.measured || step.label !== null)) return null;
   const W = isNarrow ? 400 : 720, H = 170, first = steps[0].step_index, T = steps.length;
-  const x = i => 34 + (i - first) * (W - 70) / T, y = v => 12 + (1 - v) * (H - 52);
-  const parts = [0, 0.5, 1].flatMap(v => [svg("line", { class: "grid", x1: 34, x2: W - 20, y1: y(v), y2: y(v) }),
-    svg("text", { x: 4, y: y(v) + 4 }, v.toFixed(1))]);
+  const x = i => 38 + (i - first) * (W - 74) / T, y = v => 12 + (1 - v) * (H - 52);
+  const parts = [0, 0.5, 1].flatMap(v => [svg("line", { class: "grid", x1: 38, x2: W - 20, y1: y(v), y2: y(v) }),
+    svg("text", { x: 0, y: y(v) + 4 }, percent(v))]);
   const known = steps.filter(step => step.value !== null), last = known.at(-1);
   if (known.length) parts.push(svg("polyline", { class: "value", points: known.map(s => `${x(s.step_index)},${y(s.value)}`).join(" ") }));
   if (last && reward !== null) parts.push(svg("line", { class: "end", x1: x(last.step_index), y1: y(last.value), x2: x(first + T), y2: y(reward) }));
@@ -257,15 +260,15 @@ function chart(rollout, isNarrow) {
       const [n, total] = step.measured, mean = total / n, error = Math.sqrt(Math.max(0, mean * (1 - mean)) / n);
       parts.push(svg("line", { class: "error", x1: at, x2: at, y1: y(Math.min(1, mean + error)), y2: y(Math.max(0, mean - error)) }),
         svg("rect", { class: "measured", x: at - 4, y: y(mean) - 4, width: 8, height: 8 },
-          svg("title", {}, `state ${step.step_index}: mean reward ${mean.toFixed(2)} of ${n} continuations, bar: one standard error`)));
+          svg("title", {}, `state ${step.step_index}: mean reward ${percent(mean)} of ${n} continuations, bar: one standard error`)));
     }
     if (step.label !== null) parts.push(svg("rect", { class: "label", x: at - 3.5, y: y(step.label) - 3.5, width: 7, height: 7,
-      transform: `rotate(45 ${at} ${y(step.label)})` }, svg("title", {}, `state ${step.step_index}: label target ${step.label.toFixed(2)}`)));
+      transform: `rotate(45 ${at} ${y(step.label)})` }, svg("title", {}, `state ${step.step_index}: label target ${percent(step.label)}`)));
     if (step.value !== null) parts.push(svg("circle", { cx: at, cy: y(step.value), r: 4, onclick: () => reveal(rollout, step) },
-      svg("title", {}, `V = ${step.value.toFixed(3)} before step ${step.step_index}`)));
+      svg("title", {}, `V = ${percent(step.value)} before step ${step.step_index}`)));
   }
   if (reward !== null) parts.push(svg("text", { class: outcomeOf(rollout), x: x(first + T) - 7, y: y(reward) + 6, "font-size": 18 }, "★",
-    svg("title", {}, `reward ${reward}`)));
+    svg("title", {}, `reward ${percent(reward)}`)));
   return make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "critic's value before each step" }, ...parts);
 }
 function reveal(rollout, step) {
@@ -278,15 +281,15 @@ function stepNode(rollout, step, tokens) {
   const text = tokens ? tokens.slice(step.token_start, step.token_end).map(tokenNode) : [step.text];
   const why = step.verifier_status === "unknown" ? "" : [step.verifier_code, step.verifier_message].filter(Boolean).join(": ");
   return make("div", { class: `step ${step.verifier_status}`, id: `s-${rollout.rollout_id}-${step.step_index}` },
-    make("div", { class: "side", title: `verifier: ${step.verifier_status}` }, `step ${step.step_index}`,
-      step.value !== null ? make("b", { title: "critic's value before this step" }, `V ${step.value.toFixed(2)}`) : null,
-      step.measured ? make("i", { title: `mean reward of ${step.measured[0]} fresh continuations` }, `mean ${(step.measured[1] / step.measured[0]).toFixed(2)}`) : null,
-      step.label !== null ? make("em", { title: "label target" }, `y ${step.label.toFixed(2)}`) : null),
+    make("div", { class: "side", title: `verifier: ${step.verifier_status}` }, `step ${step.step_index} ${VERDICTS[step.verifier_status] ?? ""}`,
+      step.value !== null ? make("b", { title: "critic's value before this step" }, `V ${percent(step.value)}`) : null,
+      step.measured ? make("i", { title: `mean reward of ${step.measured[0]} fresh continuations` }, `mean ${percent(step.measured[1] / step.measured[0])}`) : null,
+      step.label !== null ? make("em", { title: "label target" }, `y ${percent(step.label)}`) : null),
     make("div", { class: "body" }, make("pre", {}, ...text), why ? make("div", { class: "why" }, `${step.verifier_status}: ${why}`) : null));
 }
 function tokenNode([text, logprob]) {
   const node = make("span", { class: logprob === null ? "token given" : "token",
-    title: logprob === null ? "not sampled, or not known" : `log-probability ${logprob.toFixed(3)}, p = ${Math.exp(logprob).toFixed(3)}` }, text);
+    title: logprob === null ? "not sampled, or not known" : `log-probability ${logprob.toFixed(3)}, p = ${percent(Math.exp(logprob))}` }, text);
   if (logprob !== null) node.style.setProperty("--doubt", String(Math.min(0.85, -logprob / 4)));
   return node;
 }
@@ -328,7 +331,7 @@ function rolloutNode(rollout, tokens, stage, isNarrow) {
   const details = [
     ["rollout", rollout.rollout_id], ["task", rollout.task_id], ["group", rollout.group_id],
     ["parents", make("span", {}, ...rollout.parent_rollout_ids.flatMap(id => [linkTo(id), " "]))],
-    ["begins at step", rollout.start_step_index], ["reward", String(rollout.reward)], ["cost", rollout.cost], ["environment", rollout.env_status],
+    ["begins at step", rollout.start_step_index], ["reward", percent(rollout.reward ?? NaN)], ["cost", rollout.cost], ["environment", rollout.env_status],
     ["policy", nameOf("policy_digest", rollout.policy_digest)], ["temperature, top_p, top_k", `${rollout.temperature}, ${rollout.top_p}, ${rollout.top_k}`],
     ["token budget", rollout.max_response_tokens], ["feedback by", `${rollout.feedback_source || "nobody"} ${rollout.feedback_status}`],
   ].map(([name, value]) => [name, value instanceof Node ? value : String(value)]);
@@ -337,7 +340,7 @@ function rolloutNode(rollout, tokens, stage, isNarrow) {
       rollout.guided ? ", guided" : ""),
     make("div", { class: "facts" }, ...words.map(([name, value]) => make("span", {}, `${name} `, make("b", {}, String(value)))),
       make("a", { href: `#${new URLSearchParams({ stage, id: rollout.rollout_id })}` }, rollout.rollout_id.slice(0, 12))),
-    chart(rollout, isNarrow),
+    chart(rollout, isNarrow || innerWidth < 600),
     told("What it was told: feedback in the prompt", rollout.feedback_in_context),
     tokens ? folded("the prompt as the engine had it", make("pre", {}, tokens.prompt)) : null,
     tokens?.note ? make("p", { class: "soft" }, tokens.note) : null,
@@ -372,7 +375,7 @@ async function detail(index, state, row) {
 
 // From the address to the page.
 
-let listed = "", turn = 0;
+let listed = "", turn = 0, opened = null;
 async function render() {
   const mine = ++turn, state = stateNow(), { dataset } = document.body;
   delete dataset.ready;  // whoever drives a browser waits for it
@@ -398,8 +401,9 @@ async function render() {
     listed = wanted.toString();
     dataset.listed ??= performance.now();
     if (found) await detail(index, state, found.row);
-    else place("rollout").replaceChildren(make("p", {}, "Choose a rollout: click one, or press j."));
+    else place("rollout").replaceChildren(make("p", {}, "Choose a rollout of the list, or press j."));
     if (found) choose(found.row);
+    arrive(state.get("id"));
     if (!index.columns.steps) {
       await withSteps(index);
       if (mine === turn) await list(index, state);
@@ -417,8 +421,19 @@ function choose(row) {
   for (const node of document.querySelectorAll("#rows li")) {
     const is = Number(node.dataset.row) === row;
     node.setAttribute("aria-selected", String(is));
-    if (is) node.scrollIntoView({ block: "nearest" });
+    if (is) reach(node, place("rows"));
   }
+}
+function reach(node, list) {  // not scrollIntoView: that moves the page too, where the list is not all of it
+  const { top, bottom } = node.getBoundingClientRect(), around = list.getBoundingClientRect();
+  list.scrollTop += Math.min(0, top - around.top) + Math.max(0, bottom - around.bottom);
+}
+// On a narrow screen the rollout lies below the list: who opens one goes to it, who closes it goes back.
+function arrive(id) {
+  if (id === opened) return;
+  opened = id;
+  place("rollout").scrollTop = 0;
+  place(id ? "rollout" : "list").scrollIntoView();
 }
 addEventListener("hashchange", render);
 place("search").addEventListener("submit", event => { event.preventDefault(); place("text").blur(); filter({ q: place("text").value || null }); });

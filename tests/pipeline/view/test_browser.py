@@ -93,7 +93,7 @@ def test_a_rollout_has_steps_marks_a_curve_and_what_it_was_told(browser: Browser
         "step wrong",
         "step unknown",
     ]
-    assert "V 0.75" in browser.value(TEXT.format(".step"))
+    assert "V 75 %" in browser.value(TEXT.format(".step"))
     browser.go("stage=rollouts&id=aa00")
     assert browser.value("document.querySelectorAll('svg .measured').length") == 1
     assert browser.value("document.querySelectorAll('svg .label').length") == 1
@@ -103,7 +103,7 @@ def test_a_rollout_has_steps_marks_a_curve_and_what_it_was_told(browser: Browser
     assert browser.value("document.querySelectorAll('.columns > .one').length") == 2
     browser.go("stage=rollouts&id=aa00&tokens=1")
     titles = browser.value("[...document.querySelectorAll('.token')].map(node => node.title)")
-    assert titles[0].startswith("log-probability -0.500, p = 0.607")
+    assert titles[0].startswith("log-probability -0.500, p = 61 %")
     browser.go("stage=labels&id=cc00")
     before = browser.value("[...document.querySelectorAll('.message.before')].map(node => node.innerText)")
     assert len(before) == 2  # a message, and the beginning of the next one
@@ -138,6 +138,29 @@ def test_keys_go_through_the_list(browser: Browser, page: str) -> None:
     browser.press("Escape")
     assert "view" not in browser.value("location.hash")
     assert not browser.errors
+
+
+def test_rollouts_of_one_task_are_told_apart_by_attempt_and_draw(browser: Browser, page: str) -> None:
+    browser.open(f"{page}#stage=rollouts")
+    rows = browser.value("[...document.querySelectorAll('#rows li')].map(node => node.innerText)")
+    told = ("attempt 0, draw 0", "attempt 1, draw 0, guided", "attempt 0, draw 0", "attempt 0, draw 1")
+    assert all(words in row for words, row in zip(told, rows, strict=True))
+
+
+def test_on_a_phone_a_tap_leads_to_the_rollout_and_back_and_nothing_is_wider(
+    tmp_path: Path, page: str
+) -> None:
+    with Browser(tmp_path, (360, 740)) as phone:
+        phone.open(f"{page}#stage=actor")
+        top = "document.querySelector({!r}).getBoundingClientRect().top"
+        assert phone.value(top.format("#rollout")) > 300
+        phone.value("document.querySelector('#rows li').click()")
+        phone.value("new Promise(go => setTimeout(go, 500))")
+        assert abs(phone.value(top.format("#rollout"))) < 2
+        assert phone.value("document.documentElement.scrollWidth") <= 360
+        phone.value("history.back()")
+        phone.value("new Promise(go => setTimeout(go, 500))")
+        assert abs(phone.value(top.format("#list"))) < 2
 
 
 def test_an_unknown_rollout_is_said_and_the_page_goes_on(browser: Browser, page: str) -> None:

@@ -320,6 +320,19 @@ def test_the_script_makes_no_markup_and_the_page_loads_nothing_from_elsewhere() 
         assert addresses <= {"http://www.w3.org/2000/svg"}, path
 
 
+def test_the_page_is_in_one_unit_names_draws_and_goes_to_a_rollout_below_the_list() -> None:
+    """What `test_browser.py` sees, where there is no browser."""
+    script, style = page.JS.read_text("utf-8"), page.CSS.read_text("utf-8")
+    assert len(re.findall(r"toFixed", script)) == 2  # in `percent`, and of a log-probability
+    assert "`attempt ${attempt.values[attempt.data[row]]}, draw ${draw.values[draw.data[row]]}`" in script
+    assert 'place(id ? "rollout" : "list").scrollIntoView()' in script
+    chosen = script.partition("function choose(")[2].partition("\n}\n")[0]
+    assert "scrollIntoView" not in chosen  # it would take a phone back to the list
+    assert re.search(r"body \{[^}]*overflow-wrap: anywhere", style)
+    narrow = style.partition("@media (max-width: 58rem)")[2]
+    assert ".columns { display: block; }" in narrow
+
+
 def test_one_page_holds_everything_and_hostile_texts_cannot_leave_its_data(
     run_dir: Path, tmp_path: Path
 ) -> None:
