@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,20 @@ def file_sha256(path: Path) -> str:
     """Returns the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256(path: Path) -> str:
+    """Returns `file_sha256`, read once in a process as long as the file's size and time stay.
+
+    The runs of a comparison all ask for the weights of one base.
+    """
+    facts = path.stat()
+    return _known_sha256(path, facts.st_size, facts.st_mtime_ns)
+
+
+@cache
+def _known_sha256(path: Path, size: int, changed: int) -> str:
+    return file_sha256(path)
 
 
 def group_id(stage_key: str, task_id: str, iteration: int) -> str:

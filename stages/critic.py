@@ -9,6 +9,7 @@ from pathlib import Path
 
 from critics.fit.data import FitData
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.models.folder import content_files
 from stages.settings import Config
 from stages.wiring.critic_data import data_of, trunk_of
 from stages.wiring.preflight import check_installed, trains_in_ranks
@@ -27,6 +28,7 @@ STAGE = Stage(
     code_version=14,
     inputs=lambda config: ("tasks", "sft", "rollouts", "labels"),
     sections=("critic", "training", "tasks.environment"),
+    files=lambda config: [] if config.critic.trunk == "policy" else content_files(Path(config.critic.trunk)),
     plan=plan,
     make="stages.bodies.critic:make",
     has_ranks=trains_in_ranks,

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from env.catalog import offer_of
 from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.errors import ArtifactError
-from pipeline.models.folder import check_policy_folder
+from pipeline.models.folder import check_policy_folder, content_files
 from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.demonstrator import shares_of
@@ -67,12 +67,17 @@ def plan(start: Start[Config]) -> Plan[list[Task]]:
     return Plan(items=items, unit="updates", estimate=estimate, work=train)
 
 
+def _files(config: Config) -> list[Path]:
+    base = [] if config.sft.base is None else content_files(Path(config.sft.base))
+    return [*base, *(config.sft.data.files if config.sft.data else [])]
+
+
 STAGE = Stage(
     name="sft",
     code_version=6,
     inputs=lambda config: ("tasks",),
     sections=("sft", "training", "tasks", "prompt.style", "prompt.thinking", "prompt.verbosity"),
-    files=lambda config: config.sft.data.files if config.sft.data else [],
+    files=_files,
     plan=plan,
     make="stages.bodies.sft:make",
     has_ranks=trains_in_ranks,

@@ -39,7 +39,8 @@ from pipeline.artifacts.signals import HelpEnded, StopFlag
 from pipeline.artifacts.tracking import Tracker
 from pipeline.config import split_settings
 from pipeline.errors import ArtifactError
-from pipeline.ids import file_sha256
+from pipeline.ids import known_sha256
+from pipeline.processes.threads import in_threads
 from pipeline.schema import TableSpec
 from pipeline.text import visible
 from pipeline.types import Rollout
@@ -279,8 +280,8 @@ def identity_of(
             semantic[name], runtime_settings[name] = split_settings(getattr(owner, key))
         else:
             semantic[name] = owner.model_dump(mode="json", include={key})[key]
-    if files := {str(path): file_sha256(path) for path in stage.files(config)}:
-        semantic["files"] = files
+    if files := [*stage.files(config)]:
+        semantic["files"] = dict(zip(map(str, files), in_threads(known_sha256, files), strict=True))
     identity = {
         "stage": stage.name,
         "code_version": stage.code_version,

@@ -56,6 +56,14 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
+def content_files(folder: Path) -> list[Path]:
+    """Returns the files that decide what a model folder holds; none of a folder that is not there.
+
+    They are in the key of a stage that a setting gives the folder to: weights may be replaced in place.
+    """
+    return sorted(p for p in folder.glob("*") if p.suffix in (".json", ".safetensors") and p.is_file())
+
+
 def check_weights(folder: Path) -> None:
     """Raises ArtifactError unless a model folder has weights in readable files; reads their headers alone."""
     paths = weight_files(folder)

@@ -1,5 +1,6 @@
 """A base that demonstrations train: who reads its weights."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,3 +28,22 @@ def test_ranks_read_a_base_from_its_files_and_nobody_else_does(
     assert {path.parent for path, _ in given["files"].values()} == {base}
     assert given["head"] == "policy"
     assert len(tokenizer) == len(policy.load_tokenizer(tmp_path))
+
+
+def test_a_base_or_trunk_whose_weights_are_replaced_in_place_is_another_one(
+    chain: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, lab = tmp_path / "base", chain.copy(tmp_path / "lab", "tasks")
+    shutil.copytree(chain.run_dir / "sft" / "policy", base)
+    adopted = (f"sft.base={base}", "sft.num_updates=0")
+    assert lab.start("sft", *adopted) == 0
+    assert lab.start("sft", *adopted) == 0  # up to date
+    critic = chain.begun("critic", f"critic.trunk={base}").stage_key
+    weights = base / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # of the last weight: names, shapes and size stay
+    weights.write_bytes(content)
+    capsys.readouterr()
+    assert lab.start("sft", *adopted) == 3
+    assert f"files.{weights}: " in capsys.readouterr().err
+    assert chain.begun("critic", f"critic.trunk={base}").stage_key != critic
