@@ -41,7 +41,7 @@ def measure_of(regime: str, known: Levers) -> Callable[[Asked], Iterator[Row]]:
         names, seed = asked.options.levers.split(",") if asked.options.levers else list(known), asked.seed
         config = config_with(regime, known, names)
         found = comparison_made(config, f"{regime}-seed{seed}", asked)
-        looks, spending = (found.table(name).to_pylist() for name in ("comparison", "spending"))
+        looks, spending = (found.table(name) for name in ("comparison", "spending"))
         curves = {cost: curves_of(looks, spending, cost) for cost in COUNTED}
         for name in curves["rollouts"]:
             own = {cost: by_arm[name][seed] for cost, by_arm in curves.items()}
@@ -51,8 +51,7 @@ def measure_of(regime: str, known: Levers) -> Callable[[Asked], Iterator[Row]]:
                 config["comparison"]["threshold"], own["rollouts"].costs, own["rollouts"].observed
             )
             figures |= {TO_THRESHOLD: paid} if np.isfinite(paid) else {}
-            if name in names:
-                beside = known[name][1]
+            if name in names and (beside := known[name][1]) in curves["rollouts"]:
                 figures |= {f"ahead by {cost}": ahead(of, name, beside, seed) for cost, of in curves.items()}
             yield from measured(name, figures, len(looks[0]["task_ids"]))
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks._comparisons import critic_rows
+from benchmarks._comparisons import Comparison, compare, critic_rows
 from benchmarks._results import Row, measured
-from benchmarks._run import ROOT, Asked, Benchmark, make_stages
-from pipeline.artifacts.artifact import Artifact
+from benchmarks._run import ROOT, Asked, Benchmark
 from pipeline.runs import ARMS
 from pipeline.statistics import ClusterBootstrap
 from stages.wiring.arm_costs import COSTS
@@ -59,7 +58,7 @@ def asked_of(regime: str, asked: Asked) -> Any:
     return config
 
 
-def comparison_made(config: Any, run: str, asked: Asked) -> Artifact:
+def comparison_made(config: Any, run: str, asked: Asked) -> Comparison:
     """Makes or finishes the comparison of a configuration's arms on the seed that is asked for alone.
 
     With other arms than before it is another comparison; the runs that are there are used.
@@ -69,18 +68,17 @@ def comparison_made(config: Any, run: str, asked: Asked) -> Artifact:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
     settings = [setting for setting in asked.settings if not setting.startswith("run.seed=")]
-    make_stages(str(path), run, ("comparison",), [*settings, "--fresh"], asked.data_dir)
-    return Artifact.open(asked.data_dir / run, "comparison")
+    return compare(str(path), run, [*settings, "--fresh"], asked)
 
 
-def looks_of(comparison: Artifact) -> Iterator[Row]:
+def looks_of(comparison: Comparison) -> Iterator[Row]:
     """Yields success of each arm at each look and what it had paid, its critic, and its stages' rollouts."""
-    looks = comparison.table("comparison").to_pylist()
+    looks = comparison.table("comparison")
     for look in looks:
         yield from rows_of_look(look)
     for arm, seed in sorted({(look["arm"], look["seed"]) for look in looks}):
-        yield from critic_rows(comparison.folder.parent / ARMS / f"{arm}-seed{seed}", arm)
-    for row in comparison.table("spending").to_pylist():
+        yield from critic_rows(comparison.run_dir / ARMS / f"{arm}-seed{seed}", arm)
+    for row in comparison.table("spending"):
         yield from measured(row["arm"], {f"rollouts of {row['stage']}": row["rollouts"]})
 
 

@@ -5,9 +5,10 @@ A script names its figures and criteria in a `Benchmark` and calls `main`:
     python -m benchmarks.NAME [--seeds 0 1 2] [--set section.key=value ...] [--data-dir DIR] [--results DIR]
 
 Results are `benchmarks/results/NAME.json`, or `NAME-seed0.json` of a benchmark with seeds: command,
-commit, machine, criteria, and rows of seed, variant, metric, value, low, high, n. What --quick, --set or
-another option than the default made lies in the data directory instead, unless --results names a folder.
-`make results` renders the pages. Every script exits with 1 if a criterion is not met.
+commit, machine, criteria, the runs of a comparison that a stage refused and why, and rows of seed, variant,
+metric, value, low, high, n. What --quick, --set or another option than the default made lies in the data
+directory instead, unless --results names a folder. `make results` renders the pages. Every script exits
+with 1 if a criterion is not met.
 """
 
 import argparse
@@ -43,6 +44,7 @@ class Asked:
     is_quick: bool
     options: Any
     keep: Callable[[Sequence[Row]], object]  # writes the rows so far where the results go
+    refused: dict[str, str]  # run of a comparison -> why a stage refused it; written beside the rows
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,15 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
         settings = [*(benchmark.quick if is_quick else ()), *asked.settings, f"run.seed={seed}"]
         path = folder / f"{benchmark.name}{f'-seed{seed}' if benchmark.seeds else ''}.json"
         head = {"command": command_of(benchmark.name, argv), "commit": commit(), "machine": machine_facts()}
+        refused = dict[str, str]()
 
-        def keep(rows: Sequence[Row], seed: int = seed, path: Path = path, head: Any = head) -> None:
-            criteria = judge(rows, benchmark.criteria)
-            write_results(path, head | {"criteria": criteria}, rows, seed)
+        def keep(
+            rows: Sequence[Row], seed: int = seed, path: Path = path, head: Any = head, refused: Any = refused
+        ) -> None:
+            judged = {"criteria": judge(rows, benchmark.criteria)}
+            write_results(path, head | judged | ({"refused": refused} if refused else {}), rows, seed)
 
-        asks = Asked(seed, settings, data_dir, is_quick, SimpleNamespace(**options), keep)
+        asks = Asked(seed, settings, data_dir, is_quick, SimpleNamespace(**options), keep, refused)
         rows = list(benchmark.measure(asks))
         criteria = judge(rows, benchmark.criteria)
         for row in rows:
@@ -97,6 +102,8 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
             print(f"{row.variant:<50} {row.metric:<32} {numbers[0]} {numbers[1:]}")
         for name, is_met in criteria.items():
             print(f"{'PASS' if is_met else 'FAIL'}  {name}")
+        for name, why in refused.items():
+            print(f"REFUSED  {name}: {why}")
         keep(rows)
         print(f"wrote {path}", file=sys.stderr)
         met &= all(criteria.values())
@@ -112,11 +119,20 @@ def make_stages(
         SystemExit: one failed; what it made stays, and the same command goes on from there.
     """
     for stage in stages:
-        command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
-        command.append(f"run.data_dir={json.dumps(str(data_dir))}")
-        done = subprocess.run(command, cwd=ROOT, check=False, preexec_fn=stops_with_parent())
-        if code := done.returncode:
-            raise SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
+        if code := code_of(config, run, stage, settings, data_dir):
+            raise unfinished(run, stage, code)
+
+
+def code_of(config: str, run: str, stage: str, settings: Sequence[str], data_dir: Path) -> int:
+    """Returns what a stage's command ends with; it stops if this process dies."""
+    command = [sys.executable, "-m", f"stages.{stage}", config, "--run", run, *settings]
+    command.append(f"run.data_dir={json.dumps(str(data_dir))}")
+    return subprocess.run(command, cwd=ROOT, check=False, preexec_fn=stops_with_parent()).returncode
+
+
+def unfinished(run: str, stage: str, code: int) -> SystemExit:
+    """Returns what ends a benchmark whose stage did not come to its end."""
+    return SystemExit(f"{run}: {stage} ended with {code}. The same command goes on")
 
 
 def command_of(name: str, argv: Sequence[str]) -> str:

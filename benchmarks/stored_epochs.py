@@ -30,7 +30,7 @@ def measure(asked: Asked) -> Iterator[Row]:
     """Makes a seed's arms; yields success after the stored phase and what it had paid."""
     regime = asked.options.regime
     found = comparison_made(config_with_epochs(regime), f"{regime}-epochs-seed{asked.seed}", asked)
-    for look in found.table("comparison").to_pylist():
+    for look in found.table("comparison"):
         if look["iteration"] == 0:
             yield from rows_of_look(look | {"arm": f"{regime}, {look['arm']}"})
 
