@@ -18,6 +18,7 @@ from stages.settings import Config
 from stages.settings.credit import credit_options
 from stages.wiring.inputs import rollouts_of, tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights, trains_in_ranks
+from stages.wiring.prompt_room import check_prompts
 from stages.wiring.refusals import contexts_of, stamp_of
 from stages.wiring.solutions import refuse_recorded
 
@@ -56,6 +57,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
             "actor.credit.pretrain_values=false",
         )
     tasks, val = tasks_of_split(start, "train"), tasks_of_split(start, "val")
+    check_prompts(start)
     check_installed(start.config, engine=True, training=True, feedback=True)
     tasks_at_most = settings.num_iterations * settings.updates_per_iteration * settings.tasks_per_update
     groups = tasks_at_most * settings.rounds_at_most

@@ -20,6 +20,7 @@ from stages.settings import Config
 from stages.wiring.audit import fitted_rollouts
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed
+from stages.wiring.prompt_room import check_prompts
 
 Work = tuple[list[Sequence[Task]], list[Sequence[Rollout]]]
 """Shards of audited tasks, and of rollouts that the critic was fitted on."""
@@ -74,6 +75,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
     steps = offer_of(start.config.tasks.environment).steps_at_most(start.config.tasks)
     size = start.config.run.per_shard(settings.rollouts_per_task(steps))
     shards, fitted_shards = in_shards(tasks, size), in_shards(fitted, size)
+    check_prompts(start)
     check_installed(start.config, engine=True, feedback=True)
     return Plan(
         items=[[task.task_id for task in shard] for shard in shards]

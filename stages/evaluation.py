@@ -19,6 +19,7 @@ from stages.settings import Config
 from stages.settings.sampling import Evaluation
 from stages.wiring.inputs import policies_of, tasks_of_split
 from stages.wiring.preflight import check_installed, check_plays_weights
+from stages.wiring.prompt_room import check_prompts
 
 Work = tuple[list[Task], list[tuple[str, str, Sequence[Group]]]]
 """The tasks, and (policy, "sampled" or "greedy", groups) of each shard."""
@@ -47,6 +48,7 @@ def plan(start: Start[Config]) -> Plan[Work]:
         for kind, groups in planned_groups(start, tasks, policy).items()
         for shard in in_shards(groups, start.config.run.per_shard(Evaluation.num_attempts))
     ]
+    check_prompts(start)
     check_installed(start.config, engine=True, feedback=True)
     return Plan(
         items=[[name for group in groups for name in group.rollout_ids] for _, _, groups in shards],

@@ -16,6 +16,7 @@ from pipeline.columns import ROLLOUTS, STEPS
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_trunk
+from stages.wiring.prompt_room import check_prompts
 from stages.wiring.solutions import Recorded, recorded_of
 
 
@@ -42,6 +43,8 @@ def plan(start: Start[Config]) -> Plan[Work]:
     planned = sum(len(group.rollout_ids) for group in groups)
     recorded = recorded_of(start, tasks)
     check_trunk(start.config)
+    if planned:
+        check_prompts(start)
     prompt, styles = start.config.prompt, offer_of(start.config.tasks.environment).styles
     if prompt.thinking and (style := prompt.style or next(iter(styles))) != "full":
         start.say(f"prompt.thinking = true has no effect with prompt.style = {style}, but with full alone")

@@ -11,6 +11,7 @@ from pipeline.credit import make_credit
 from pipeline.errors import ConfigError
 from stages.settings import Config
 from stages.settings.credit import credit_options
+from stages.wiring.prompt_room import room_of
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 ONES = "actor.chain={num_attempts: 3, draws: 1, feedback_free_share: 0}"
@@ -117,6 +118,35 @@ def test_a_trunk_that_is_not_there_is_refused_before_a_critic_is_paid_for(chain,
     chain.plan(stage, trunk, "actor.credit={mode: grpo}")  # which reads none
     with pytest.raises(ConfigError, match=r"critic\.trunk = "):
         chain.plan(stage, trunk, "actor.credit={mode: grpo}", "stored.objective={kind: clipped}")
+
+
+@pytest.mark.parametrize("stage", ["rollouts", "critic_report", "actor", "evaluation"])
+def test_an_opening_prompt_that_leaves_no_room_is_refused_before_anything_is_played(
+    chain, stage, monkeypatch
+):
+    tasks = chain.tasks()
+    longest = next(task for task in tasks.values() if task.split == "val")
+    said = longest.prompt[-1] | {"content": "<>" * 1500}
+    tasks[longest.task_id] = dataclasses.replace(longest, prompt=(said,))
+    chain.plan(stage)
+    monkeypatch.setattr("stages.wiring.prompt_room.tasks_by_id", lambda start: tasks)
+    where = rf"task {longest.task_id} \(val {longest.index}\) has [\d,]+ tokens; allowed: 1,479"
+    with pytest.raises(ConfigError, match=rf"{where}, as the policy has 1,480 positions\. Next: .*--fresh"):
+        chain.plan(stage)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "transformers"])
+@pytest.mark.parametrize("positions", [1300, 1479, 1480, 1481, 5000])
+def test_what_has_room_is_what_play_has_room_for(kind, positions):
+    config = config_of(
+        f"engine={{kind: {kind}}}", "sampling.max_response_tokens=256", "prompt={max_feedback_tokens: 200}"
+    )
+    most, why = room_of(config, positions)
+    room = min(positions, config.row_tokens) if kind == "vllm" else positions
+    for size in range(1000, positions + 2):
+        response = min(256, positions - size)
+        assert (size <= most) == (size < positions and size + response <= room)
+    assert ("vLLM is started for rows of 1,480" in why) == (room < positions)
 
 
 def test_labels_by_outcomes_alone_want_no_engine(chain, monkeypatch):
