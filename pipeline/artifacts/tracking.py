@@ -1,7 +1,7 @@
 """A run's numbers, sample rollouts and reports, sent on to wandb; a failure there never ends the run.
 
 Offline unless WANDB_MODE says otherwise; `wandb sync` sends later what was kept. All starts of a stage have
-one wandb run.
+one wandb run: offline each has a folder, whose id and `resume` let a sync append it to those before it.
 """
 
 import importlib
