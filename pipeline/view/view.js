@@ -331,7 +331,7 @@ function rolloutNode(rollout, tokens, stage, isNarrow) {
   const details = [
     ["rollout", rollout.rollout_id], ["task", rollout.task_id], ["group", rollout.group_id],
     ["parents", make("span", {}, ...rollout.parent_rollout_ids.flatMap(id => [linkTo(id), " "]))],
-    ["begins at step", rollout.start_step_index], ["reward", percent(rollout.reward ?? NaN)], ["cost", rollout.cost], ["environment", rollout.env_status],
+    ["begins at step", rollout.start_step_index], ["reward", String(rollout.reward)], ["cost", rollout.cost], ["environment", rollout.env_status],
     ["policy", nameOf("policy_digest", rollout.policy_digest)], ["temperature, top_p, top_k", `${rollout.temperature}, ${rollout.top_p}, ${rollout.top_k}`],
     ["token budget", rollout.max_response_tokens], ["feedback by", `${rollout.feedback_source || "nobody"} ${rollout.feedback_status}`],
   ].map(([name, value]) => [name, value instanceof Node ? value : String(value)]);
