@@ -11,9 +11,9 @@ from typing import Any
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import remove_temporaries, sealed, unsealed, write_durably
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.errors import ArtifactError
+from pipeline.processes.failpoints import failpoint
 from pipeline.runs import ROUNDS, rounds_of
 
 POINTER = "served.json"

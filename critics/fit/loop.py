@@ -14,8 +14,8 @@ from critics.fit.schedule import FitSettings, learning_rate, rows_of_update, sch
 from critics.fit.td_targets import Bootstrap
 from critics.frozen.calibrator import Calibrator, fit_calibrator
 from critics.logit import logit
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.signals import StopRequested
+from pipeline.processes.failpoints import failpoint
 from pipeline.training import Trainer, TrainingRow
 from pipeline.training.losses import critic_loss
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.disk import fsync, inside, made_durable, publish_once, sealed, unsealed, verified
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError
+from pipeline.processes.failpoints import failpoint
 from pipeline.processes.threads import in_threads
 
 FileFacts = Mapping[str, dict[str, Any]]

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.disk import damage, fsync, made_durable, remove_temporaries, temporary, verified
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.lock import CLAIMS, Lock, holder
 from pipeline.artifacts.manifest import NAME, repair_hint
 from pipeline.artifacts.plan import Plan
@@ -20,6 +19,7 @@ from pipeline.artifacts.progress import Progress
 from pipeline.artifacts.signals import HelpEnded
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
+from pipeline.processes.failpoints import failpoint
 from pipeline.schema import parquet_batches, read_parquet, write_parquet
 
 MAX_FAILED_SHARE = 0.02

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import FULL, ArtifactError, ConfigError
 from pipeline.ids import digest, file_sha256
+from pipeline.processes.failpoints import failpoint
 
 STALE_SECONDS = 120.0  # without a heartbeat for so long, a process on another host counts as dead
 

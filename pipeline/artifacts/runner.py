@@ -19,7 +19,6 @@ import yaml
 from pipeline.artifacts.arguments import check_help, is_one_too_many, read_arguments
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import check_folder, fsync, make_folder, remove_temporaries
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.lock import Lock, holder, names, players
 from pipeline.artifacts.manifest import (
@@ -39,6 +38,7 @@ from pipeline.artifacts.start import Stage, Start, identity_of
 from pipeline.artifacts.starts import committed, lost_at, next_start
 from pipeline.artifacts.turn import ASKING_SECONDS, Turn
 from pipeline.errors import ArtifactError, ConfigError, ExitCode, explain
+from pipeline.processes.failpoints import failpoint
 from pipeline.processes.life import Scope, workers_of
 from pipeline.processes.nodes import Nodes
 from pipeline.processes.worker import WorkerDiedError

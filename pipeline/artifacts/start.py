@@ -20,7 +20,6 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.checkpoints import Checkpoints
 from pipeline.artifacts.commit import Shards
 from pipeline.artifacts.disk import inside, publish_once, sealed, write_durably, writer_name
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.ledger import Counts
 from pipeline.artifacts.manifest import (
     NAME,
@@ -40,6 +39,7 @@ from pipeline.artifacts.tracking import Tracker
 from pipeline.config import split_settings
 from pipeline.errors import ArtifactError
 from pipeline.ids import known_sha256
+from pipeline.processes.failpoints import failpoint
 from pipeline.processes.threads import in_threads
 from pipeline.schema import TableSpec
 from pipeline.text import visible

@@ -8,9 +8,9 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Literal
 
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.engines.protocol import Generation, GenerationRequest
 from pipeline.engines.vllm_options import BLOCK_SIZE, STEP, VllmOptions
+from pipeline.processes.failpoints import failpoint
 from pipeline.processes.life import sign_of_life
 from pipeline.processes.shared_weights import Layout, read_shared
 from pipeline.processes.worker import connect_to_parent

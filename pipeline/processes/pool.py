@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.processes.failpoints import failpoint
 from pipeline.processes.life import Silence, limit_of, sign_of_life
 from pipeline.processes.worker import Worker, WorkerDiedError, WorkerFailedError, WorkerHungError, hung
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, cast
 
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.signals import stop_if_asked
 from pipeline.errors import ArtifactError, disk_error
+from pipeline.processes.failpoints import failpoint
 from pipeline.processes.life import TICK, Silence, further_nodes, limit_of, sign_of_life
 from pipeline.processes.shared_weights import Files, Layout
 from pipeline.processes.worker import Worker, WorkerHungError, connect_to_parent, hung

@@ -8,10 +8,10 @@ from typing import Any
 from critics.fit.online import OnlineCritic
 from env.play.team import Team
 from pipeline.artifacts.commit import Shards
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.credit import Credit
 from pipeline.credit.history import visited, worth_a_visit
 from pipeline.credit.updates import BaselineSets, Update
+from pipeline.processes.failpoints import failpoint
 from pipeline.training.losses import policy_loss
 from pipeline.training.policy_update import Logprobs, more_logprobs, update_rows
 from pipeline.types import Rollout, Task

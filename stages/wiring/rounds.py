@@ -8,12 +8,12 @@ from typing import Any
 
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import make_folder
-from pipeline.artifacts.failpoints import failpoint
 from pipeline.artifacts.link import link_stage
 from pipeline.artifacts.lock import Lock
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.config import config_of
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
+from pipeline.processes.failpoints import failpoint
 from pipeline.runs import ROUNDS, rounds_of
 from pipeline.served import Served, due, settle, verdict_of
 from stages.settings import Config

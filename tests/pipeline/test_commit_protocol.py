@@ -19,13 +19,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.artifacts import failpoints, ledger
+from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
 from pipeline.artifacts.runner import Start, run_stage
 from pipeline.artifacts.signals import StopRequested
 from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
+from pipeline.processes import failpoints
 from pipeline.tables import values_table
 from tests.pipeline import toy
 

@@ -212,7 +212,7 @@ def failed_on_the_way(lab: Lab, stage: str, points: tuple[str, ...], *options: s
     """Starts a stage that fails at each point in turn, and then is let through."""
     for point in points:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pipeline.artifacts.failpoints._hits", Counter())
+            patch.setattr("pipeline.processes.failpoints._hits", Counter())
             patch.setenv("VDAPO_FAILPOINTS", f"{stage}.{point}=raise")
             assert lab.start(stage, *options) == 1, point
     assert lab.start(stage, *options) == 0

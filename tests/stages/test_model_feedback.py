@@ -155,7 +155,7 @@ def test_a_start_that_was_killed_goes_on_and_asks_nothing_again(
     with stub(lambda body: said(GOOD)) as served:
         assert lab.start("rollouts", *options(served.url, *small)) == 0
         whole, number = lab.rollouts("rollouts"), len(served.bodies)
-        monkeypatch.setattr("pipeline.artifacts.failpoints._hits", Counter())
+        monkeypatch.setattr("pipeline.processes.failpoints._hits", Counter())
         monkeypatch.setenv("VDAPO_FAILPOINTS", "rollouts.item_done:14=raise")
         assert lab.start("rollouts", *options(served.url, *small), "--fresh") == 1
         monkeypatch.delenv("VDAPO_FAILPOINTS")

@@ -12,10 +12,10 @@ import pytest
 import critics
 import critics.fit.online
 import stages.wiring.iteration
-from pipeline.artifacts.failpoints import FailpointError, failpoint
 from pipeline.artifacts.metrics import read_metrics
 from pipeline.errors import ArtifactError
 from pipeline.ids import seed_of
+from pipeline.processes.failpoints import FailpointError, failpoint
 from pipeline.steps import state_tokens
 from pipeline.types import Rollout, Task
 from stages.wiring.oracle import Oracle

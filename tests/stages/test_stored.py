@@ -214,7 +214,7 @@ def test_a_failed_start_goes_on_to_the_same_weights(
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *BEFORE)
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.artifacts.failpoints._hits", Counter())
+        patch.setattr("pipeline.processes.failpoints._hits", Counter())
         patch.setenv("VDAPO_FAILPOINTS", f"stored.{point}=raise")
         assert lab.start("stored", *options("likelihood")) == 1
     assert lab.start("stored", *options("likelihood")) == 0
@@ -228,7 +228,7 @@ def test_before_the_first_update_no_weights_are_written(
     chain: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = chain.copy(tmp_path / "lab", *BEFORE)
-    monkeypatch.setattr("pipeline.artifacts.failpoints._hits", Counter())
+    monkeypatch.setattr("pipeline.processes.failpoints._hits", Counter())
     monkeypatch.setenv("VDAPO_FAILPOINTS", "stored.update.before:1=raise")
     assert lab.start("stored", *options("likelihood")) == 1
     assert lab.checkpoints("stored") == []
