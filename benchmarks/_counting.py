@@ -131,7 +131,7 @@ def _phase(owner: Any, method: str, name: str) -> None:
 def _main(module: str) -> None:
     """Runs a stage in this process, its phases marked; engine and trainers take turns, as on shared GPUs."""
     from pipeline.artifacts.checkpoints import Checkpoints
-    from pipeline.engines.gpu_sharing import Turns
+    from pipeline.gpu_sharing import Turns
     from pipeline.training.deepspeed import DeepSpeedTrainer
     from stages.settings.engine import Transformers
     from stages.wiring.learner import Learner

@@ -16,7 +16,7 @@ from env.play.units import PART_EPISODES
 from pipeline.artifacts.checkpoints import Checkpoints, FileFacts
 from pipeline.credit import Credit
 from pipeline.credit.history import History
-from pipeline.engines.gpu_sharing import Turns
+from pipeline.gpu_sharing import Turns
 from pipeline.models.policy import Policy, weights_digest
 from pipeline.pace import Pace
 from pipeline.training import Trainer

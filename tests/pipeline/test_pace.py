@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from pipeline.clock import Clock
-from pipeline.engines.gpu_sharing import Turns
+from pipeline.gpu_sharing import Turns
 from pipeline.hardware import GpuUse, host_memory, peak_operations
 from pipeline.pace import Pace
 from pipeline.planner.operations import forward_operations, head_operations, update_operations

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import pipeline.hardware
-from pipeline.engines.gpu_sharing import Turns
 from pipeline.errors import ConfigError
+from pipeline.gpu_sharing import Turns
 from pipeline.hardware import check_gpus
 from stages.settings import Config
 from stages.settings.engine import Transformers
