@@ -53,7 +53,7 @@ def one_engine(argv: Sequence[str]) -> int:
 
     import stages.bodies.rollouts as body
     from env.play.team import Here
-    from pipeline.artifacts.runner import run_stage
+    from pipeline.runner import run_stage
     from stages.rollouts import STAGE
     from stages.settings import Config
     from stages.wiring.player import Seat

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from critics.drift.state import DriftRules
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import LOOKS, ROLLOUTS, STEPS, UPDATES, VALUES
 from pipeline.credit import Credit, make_credit
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.types import Task
 from stages.settings import Config
 from stages.settings.credit import credit_options

@@ -6,7 +6,7 @@ stage, are ordinary ones; what several of them share is made once.
 
 import sys
 
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.runs import ARMS, MAIN_CHAIN
 from stages.settings import Config
 from stages.wiring.arms import ArmRun, made_once, num_side_by_side, runs_of, stage_of

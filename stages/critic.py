@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from critics.fit.data import FitData
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.models.folder import content_files
+from pipeline.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.wiring.critic_data import data_of, trunk_of
 from stages.wiring.preflight import check_installed, trains_in_ranks

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from critics.frozen.contract import read_contract
 from env.catalog import offer_of
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.ids import seed_of
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.statistics import MIN_CLUSTERS
 from pipeline.types import Rollout, Task
 from stages.settings import Config

@@ -7,8 +7,8 @@ too. `evaluation.of: dpo` sets what comes out beside sft's policy.
 import sys
 
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import REFERENCE
+from pipeline.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.wiring.preflight import check_installed, trains_in_ranks
 

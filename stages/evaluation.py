@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.ids import digest
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.types import Task
 from stages.settings import Config
 from stages.settings.sampling import Evaluation

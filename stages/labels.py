@@ -13,9 +13,9 @@ from env.catalog import offer_of
 from env.play.continuations import Continuations
 from env.play.requests import EpisodeRequest
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.types import Rollout, Task
 from stages.settings import Config, Labels
 from stages.wiring.inputs import rollouts_of, tasks_by_id

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from env.preferences import read_preferences
 from env.solutions import Solution
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import PAIRS
 from pipeline.rows import LeftOut
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.wiring.inputs import rollouts_of, tasks_of_split

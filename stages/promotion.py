@@ -11,11 +11,11 @@ from random import Random
 
 from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
 from pipeline.promotion import LOOK, ONE_IN
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.inputs import policies_of, tasks_of_split

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.errors import ConfigError
+from pipeline.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.wiring.rounds import buffer_before
 

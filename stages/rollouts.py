@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from env.catalog import offer_of
 from env.play.chains import Group, plan_groups
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import ROLLOUTS, STEPS
+from pipeline.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.wiring.inputs import tasks_of_split
 from stages.wiring.preflight import check_installed, check_trunk

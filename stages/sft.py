@@ -13,9 +13,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from env.catalog import offer_of
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.errors import ArtifactError
 from pipeline.models.folder import check_policy_folder, content_files
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.demonstrator import shares_of

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
+from pipeline.runner import Plan, Stage, Start, run_stage
 from stages.settings import Config
 from stages.settings.stored import OfCritic
 from stages.wiring.preflight import check_installed, trains_in_ranks

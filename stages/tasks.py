@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from env.catalog import offer_of
 from env.offer import TaskSet
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import TASKS
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.tables import tasks_table
 from pipeline.types import Task
 from stages.settings import Config

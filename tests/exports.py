@@ -11,9 +11,9 @@ from env.play.player import Player
 from env.play.queue import play_unit
 from env.play.requests import EpisodeRequest, PlaySettings
 from env.play.units import Episodes
-from pipeline.artifacts.runner import Start, run_stage
 from pipeline.columns import PAIRS, ROLLOUTS, STEPS, TASKS
 from pipeline.engines.scripted import ScriptedEngine
+from pipeline.runner import Start, run_stage
 from pipeline.tables import pairs_table, rollouts_table, steps_table, tasks_table
 from pipeline.types import Answer, Pair, Rollout, Task
 from tests.env.adapters.played import EASY, STYLE, make_tokenizer, reply

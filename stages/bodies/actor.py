@@ -5,12 +5,12 @@ from pathlib import Path
 
 from critics.drift.state import DriftState
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.columns import LOOKS
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import load_policy, weights_digest
 from pipeline.processes.worker import WorkerDiedError
+from pipeline.runner import Start
 from pipeline.tables import looks_table
 from pipeline.types import Rollout
 from stages.actor import Work

@@ -3,11 +3,11 @@
 from contextlib import closing
 
 from pipeline.artifacts.publish import merge
-from pipeline.artifacts.runner import Start
 from pipeline.columns import COMPARISON, SPENDING
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.report.comparison import MEASURES, comparison_report
 from pipeline.report.comparison_page import claims_of, comparison_page
+from pipeline.runner import Start
 from pipeline.schema import table_of
 from stages.settings import Config
 from stages.wiring.arm_results import result_of

@@ -13,8 +13,8 @@ from critics.fit.schedule import WEIGHT_DECAY, schedule
 from critics.frozen.contract import REWARD, Contract, save
 from critics.frozen.model import make_critic
 from env.catalog import offer_of
-from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_tokenizer
+from pipeline.runner import Start
 from stages.settings import Config
 from stages.wiring.build import make_trainer, pace_of
 from stages.wiring.critic_data import fit_settings

@@ -19,9 +19,9 @@ from env.catalog import offer_of
 from env.play.shards import play_shards, refuse_outage, said_of_failures
 from env.play.team import Job, Team
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
-from pipeline.artifacts.runner import Start
 from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.runner import Start
 from pipeline.tables import rollouts_table, steps_table, values_table
 from pipeline.types import Rollout, Task
 from stages.critic_report import Work

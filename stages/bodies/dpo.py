@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_policy
+from pipeline.runner import Start
 from pipeline.tables import pairs_from, reference_from, reference_table
 from pipeline.training.preference import dpo_loss, pair_logprobs, pair_rows, preference_measures
 from pipeline.training.stored.stopping import best_look

@@ -10,7 +10,7 @@ from env.feedback_tool.measures import call_measures, unpriced
 from env.play.chains import Chained, Group
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
-from pipeline.artifacts.runner import Start
+from pipeline.runner import Start
 from stages.evaluation import Work
 from stages.settings import Config
 from stages.wiring.evaluated import compare, compare_events, first_tries, successes

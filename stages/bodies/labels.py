@@ -11,8 +11,8 @@ from env.play.requests import EpisodeRequest
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
 from env.play.units import Episodes
-from pipeline.artifacts.runner import Start
 from pipeline.columns import LABELS
+from pipeline.runner import Start
 from pipeline.tables import labels_table
 from pipeline.types import Rollout, Task
 from stages.settings import Config

@@ -8,11 +8,11 @@ from typing import Any
 
 from env.play.requests import EpisodeRequest
 from env.solutions import Solution
-from pipeline.artifacts.runner import Start
 from pipeline.ids import digest, seed_of
 from pipeline.matching import pair_of
 from pipeline.models.policy import load_tokenizer
 from pipeline.rows import BadRowError, LeftOut
+from pipeline.runner import Start
 from pipeline.tables import pairs_table
 from pipeline.types import Answer, Pair, Rollout
 from stages.bodies.solutions import solution_maker

@@ -9,9 +9,9 @@ from env.play.chains import Chained
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
 from env.play.units import Played
-from pipeline.artifacts.runner import Start
 from pipeline.columns import MONITORING
 from pipeline.promotion import Arm, Decision, decide
+from pipeline.runner import Start
 from pipeline.schema import table_of
 from pipeline.types import Rollout
 from stages.promotion import ARMS, Part

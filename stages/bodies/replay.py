@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.runner import Start
 from pipeline.columns import REPLAY, ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError
+from pipeline.runner import Start
 from pipeline.schema import table_of
 from stages.settings import Config
 

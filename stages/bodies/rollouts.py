@@ -6,7 +6,7 @@ from typing import Any
 from env.play.chains import Chained
 from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
-from pipeline.artifacts.runner import Start
+from pipeline.runner import Start
 from stages.rollouts import Work
 from stages.settings import Config
 from stages.wiring.feedback import feedback_counts

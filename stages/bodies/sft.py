@@ -12,7 +12,6 @@ import torch
 
 from env.chat.style import ChatStyle
 from env.play.demonstrations import Demonstration
-from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.ids import seed_of
 from pipeline.models.folder import weight_files
@@ -20,6 +19,7 @@ from pipeline.models.policy import load_policy
 from pipeline.models.tiny import make_tiny_model, train_tokenizer
 from pipeline.processes.failpoints import failpoint
 from pipeline.rows import LeftOut
+from pipeline.runner import Start
 from pipeline.training.losses import sft_loss
 from pipeline.training.rows import sft_rows
 from pipeline.types import Task

@@ -10,9 +10,9 @@ from env.play.requests import EpisodeRequest
 from env.play.shards import commit_rollouts
 from env.play.units import Played
 from env.solutions import Solution
-from pipeline.artifacts.runner import Start
 from pipeline.models.policy import load_policy
 from pipeline.rows import BadRowError
+from pipeline.runner import Start
 from pipeline.types import Rollout
 from stages.settings import Config
 from stages.wiring.inputs import rollouts_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.models.policy import Policy, load_policy
+from pipeline.runner import Start
 from pipeline.training.stored.objective import effective_size, held_out_gain, make_objective
 from pipeline.training.stored.stopping import PATIENCE, best_look, latest_as_good, probabilities
 from pipeline.training.stored.v_dapo import with_own_logprobs

@@ -9,8 +9,8 @@ from env.catalog import offer_of
 from env.play.chains import Chained, plan_groups
 from env.play.continuations import Audit, Continuations, one_bare_per_task
 from env.play.units import Episodes
-from pipeline.artifacts.runner import Start
 from pipeline.ids import seed_of
+from pipeline.runner import Start
 from pipeline.types import Rollout, RolloutKind, Task
 from stages.settings import Config, Critic
 from stages.wiring.inputs import rollouts_of, tasks_by_id

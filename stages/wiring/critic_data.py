@@ -9,8 +9,8 @@ from critics.labels.checks import check_labels
 from critics.labels.named_targets import OF_OUTCOMES
 from critics.labels.splits import parts_of
 from critics.privileged import Privileged
-from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
+from pipeline.runner import Start
 from pipeline.tables import labels_from
 from stages.settings import Config, Critic
 from stages.wiring.inputs import rollouts_of, tasks_by_id

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopRequested
 from pipeline.models.policy import load_policy, save_policy
 from pipeline.processes.failpoints import failpoint
+from pipeline.runner import Start
 from pipeline.training import Trainer
 from pipeline.training.stored.stopping import is_over
 from stages.settings import Config

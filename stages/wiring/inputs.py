@@ -3,8 +3,8 @@
 from env.catalog import offer_of
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.commit import Shards
-from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
+from pipeline.runner import Start
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task
 from stages.settings import Config

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from env.chat.style import ChatStyle
 from env.sessions import thoughts_lost
 from env.solutions import Solution
-from pipeline.artifacts.runner import Start
 from pipeline.rows import LeftOut
+from pipeline.runner import Start
 from stages.settings import Config
 
 

@@ -7,7 +7,7 @@ from critics.audit.outcomes import outcome_skills
 from critics.frozen.critic import FrozenCritic
 from critics.labels.splits import parts_of
 from critics.report.gate import judge_outcomes
-from pipeline.artifacts.runner import Start
+from pipeline.runner import Start
 from pipeline.statistics import interval_dict
 from pipeline.types import Rollout, Task
 from stages.settings import Config

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from critics.drift.state import DriftState
-from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError, ExitCode
 from pipeline.planner.processes import CONTEXT_BYTES, GIB
+from pipeline.runner import Start
 from pipeline.runs import MAIN_CHAIN, REFRESHES
 from stages.settings import Config
 from stages.settings.credit import VDapo

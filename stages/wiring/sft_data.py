@@ -9,10 +9,10 @@ import numpy as np
 from env.catalog import offer_of
 from env.play.demonstrations import Demonstration
 from pipeline.artifacts.commit import MAX_FAILED_SHARE
-from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.ids import seed_of
 from pipeline.rows import LeftOut, reasons
+from pipeline.runner import Start
 from pipeline.types import Task
 from stages.settings import Sft
 from stages.wiring.demonstrator import Lesson

@@ -14,9 +14,9 @@ from env.play.guard import FailureError, graded, guarded, opened, stepped
 from env.protocol import Action, Env
 from env.sessions import Session, is_good, without_stop
 from env.solutions import Solution, read_solutions
-from pipeline.artifacts.runner import Start
 from pipeline.errors import ConfigError
 from pipeline.rows import BadRowError
+from pipeline.runner import Start
 from stages.settings import Config
 from stages.wiring.demonstrator import style_of
 from stages.wiring.inputs import tasks_by_id

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from env.play.requests import EpisodeRequest
 from env.solutions import Solution, read_solutions
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Start
 from pipeline.errors import ArtifactError
 from pipeline.ids import digest, rollout_id, seed_of
 from pipeline.rows import LeftOut
+from pipeline.runner import Start
 from pipeline.types import Rollout, Task
 from stages.settings import Config
 

@@ -11,9 +11,9 @@ import numpy as np
 from env.catalog import offer_of
 from env.chat.coder import Coder
 from env.play.stripping import Vocabulary, is_success, untold
-from pipeline.artifacts.runner import Start
 from pipeline.credit.updates import ValuesOf
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.runner import Start
 from pipeline.training.stored.siblings import sibling_sets
 from pipeline.training.stored.stopping import held_out_clusters
 from pipeline.types import Rollout, Task

@@ -10,8 +10,8 @@ import pytest
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.metrics import Metrics, read_metrics
-from pipeline.artifacts.runner import Start
 from pipeline.columns import VALUES
+from pipeline.runner import Start
 from pipeline.tables import values_table
 from tests.pipeline import toy
 from tests.pipeline.test_runner import Run, data, half_done, made, run

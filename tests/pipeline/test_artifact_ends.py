@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import StopFlag
+from pipeline.runner import Start
 from tests.pipeline import toy
 from tests.pipeline.test_runner import ENVIRONMENT, SCRIPT, Run, data, half_done, run
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.lock import Lock
-from pipeline.artifacts.runner import Start
 from pipeline.artifacts.signals import HelpEnded
 from pipeline.errors import ArtifactError
+from pipeline.runner import Start
 from tests.pipeline.test_help import Run, held_elsewhere, made_by_several, run, trains_in_ranks
 
 __all__ = ["run"]  # a fixture
@@ -90,7 +90,7 @@ def test_who_holds_a_stage_and_wants_no_help_is_not_waited_for_for_ever(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], until: str
 ) -> None:
     held_elsewhere(tmp_path / "r" / "s")
-    monkeypatch.setattr("pipeline.artifacts.runner.ASKING_SECONDS", 0.6)
+    monkeypatch.setattr("pipeline.runner.ASKING_SECONDS", 0.6)
     monkeypatch.setattr("pipeline.artifacts.turn.PAUSE", 0.01)
     said = run(trains_in_ranks(), *option, code=73, words=["In 1 s this one waited until it " + until])
     assert said.count("pid 1 on elsewhere holds") == 1

@@ -17,11 +17,11 @@ from rich.console import Console
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import sealed, unsealed
 from pipeline.artifacts.progress import Progress
-from pipeline.artifacts.runner import Start, run_stage
 from pipeline.cli.tables import figures_table, texts_table
 from pipeline.columns import LABELS, ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.hub import load_rows
+from pipeline.runner import Start, run_stage
 from pipeline.tables import labels_table, rollouts_table, steps_table
 from pipeline.types import Label, Step
 from stages.command import main

@@ -22,11 +22,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pipeline.artifacts import ledger
 from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.manifest import read_manifest
-from pipeline.artifacts.runner import Start, run_stage
 from pipeline.artifacts.signals import StopRequested
 from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
 from pipeline.processes import failpoints
+from pipeline.runner import Start, run_stage
 from pipeline.tables import values_table
 from tests.pipeline import toy
 

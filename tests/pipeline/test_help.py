@@ -20,11 +20,11 @@ from pipeline.artifacts.lock import CLAIMS, LEAD, Lock, players
 from pipeline.artifacts.manifest import NAME, read_manifest
 from pipeline.artifacts.plan import Plan
 from pipeline.artifacts.progress import Progress
-from pipeline.artifacts.runner import Stage, Start, run_stage
 from pipeline.artifacts.signals import HelpEnded, StopRequested
 from pipeline.columns import VALUES
 from pipeline.processes.life import LIMITS
 from pipeline.processes.nodes import MEETING
+from pipeline.runner import Stage, Start, run_stage
 from pipeline.tables import values_table
 from tests.pipeline import toy
 

@@ -19,11 +19,11 @@ from pipeline.artifacts.disk import made_durable, publish_once, sealed, unsealed
 from pipeline.artifacts.lock import Lock, holder
 from pipeline.artifacts.manifest import SCHEMA_VERSION
 from pipeline.artifacts.metrics import Metrics, read_metrics
-from pipeline.artifacts.runner import Start, run_stage
 from pipeline.columns import VALUES
 from pipeline.errors import ArtifactError
 from pipeline.ids import file_sha256
 from pipeline.processes.worker import Worker
+from pipeline.runner import Start, run_stage
 from pipeline.tables import values_table
 from tests.pipeline import toy
 

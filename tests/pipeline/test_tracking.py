@@ -11,7 +11,7 @@ import wandb
 
 from pipeline.artifacts import tracking
 from pipeline.artifacts.metrics import read_metrics
-from pipeline.artifacts.runner import Start, run_stage
+from pipeline.runner import Start, run_stage
 from tests.pipeline import toy
 
 MESSAGES = (

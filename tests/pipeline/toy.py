@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pipeline.artifacts.plan import in_shards
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import LABELS, VALUES
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.schema import TableSpec
 from pipeline.settings import Section, runtime
 from pipeline.tables import labels_table, values_table

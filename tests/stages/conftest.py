@@ -16,10 +16,10 @@ import yaml
 from rich.console import Console
 
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.runner import Start, run_stage
 from pipeline.artifacts.signals import StopFlag
 from pipeline.artifacts.start import identity_of
 from pipeline.config import load_config
+from pipeline.runner import Start, run_stage
 from pipeline.runs import MAIN_CHAIN
 from pipeline.tables import rollouts_from, tasks_from
 from pipeline.types import Rollout, Task

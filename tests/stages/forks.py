@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import transformers
 
-from pipeline.artifacts.runner import run_stage
+from pipeline.runner import run_stage
 from pipeline.runs import ROUND_CHAIN
 from stages.settings import Config
 from tests.pipeline.toy import child

@@ -16,7 +16,7 @@ def said_without_torch(chain: Any, *options: str) -> str:
     """Starts every stage in a fresh process, which must load nothing heavy; returns what they print."""
     code = (
         "import importlib, sys\n"
-        "from pipeline.artifacts.runner import run_stage\n"
+        "from pipeline.runner import run_stage\n"
         "from stages.settings import Config\n"
         f"for name in {MAIN_CHAIN!r}:\n"
         "    stage = importlib.import_module(f'stages.{name}').STAGE\n"

@@ -17,10 +17,10 @@ import yaml
 
 import stages.wiring.side_by_side
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.runner import run_stage
 from pipeline.artifacts.signals import StopRequested
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
+from pipeline.runner import run_stage
 from stages.command import main
 from stages.settings import Config
 from stages.wiring.arms import made_once, runs_of

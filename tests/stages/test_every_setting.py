@@ -41,7 +41,7 @@ OTHERS: dict[str, Any] = {
     "comparison.seeds": [3],
     "round.changes": {"stored.max_epochs": 2},
 }
-RUNNER = "pipeline/artifacts/runner.py"
+RUNNER = "pipeline/runner.py"
 OPTIONAL = ("preferences", "dpo", "comparison")
 NO_STAGE = {"run.name", "round.changes"}
 """Where a run lies decides nothing of what is made; what rounds change, other settings do."""

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from pipeline.artifacts.lock import Lock
-from pipeline.artifacts.runner import run_stage
 from pipeline.artifacts.signals import StopRequested
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError, ExitCode
+from pipeline.runner import run_stage
 from pipeline.served import POINTER, served_policy
 from stages.settings import Config
 from stages.wiring.rounds import play_round

@@ -20,11 +20,11 @@ import stages.wiring.player
 from env.offer import EnvironmentOffer
 from env.phone.offer import PHONE
 from pipeline.artifacts.artifact import Artifact
-from pipeline.artifacts.runner import run_stage
 from pipeline.cli.monitor import watched
 from pipeline.config import load_config
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.runner import run_stage
 from pipeline.served import due, served_policy
 from pipeline.tables import rollouts_table
 from pipeline.types import Event, Rollout

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pipeline.artifacts.start
-from pipeline.artifacts.runner import Plan, Stage, Start, run_stage
 from pipeline.columns import MONITORING
 from pipeline.config import load_config
 from pipeline.errors import ArtifactError
+from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.schema import table_of
 from stages.settings import Config
 from stages.wiring.arms import stage_of

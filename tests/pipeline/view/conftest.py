@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts.runner import Start, run_stage
 from pipeline.columns import LABELS, ROLLOUTS, STEPS, TASKS, VALUES
+from pipeline.runner import Start, run_stage
 from pipeline.tables import labels_table, rollouts_table, steps_table, tasks_table, values_table
 from pipeline.types import Label, Rollout, Step, Task
 from tests.pipeline import toy
