@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from env.catalog import offer_of
 from env.play.guard import FailureError, guarded, opened
-from pipeline.artifacts.runner import Start
+from pipeline.runner import Start
 from pipeline.errors import ConfigError
 from pipeline.types import Task
 from stages.settings import Config
