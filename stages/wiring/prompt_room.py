@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from env.catalog import offer_of
 from env.play.guard import FailureError, guarded, opened
-from pipeline.runner import Start
 from pipeline.errors import ConfigError
+from pipeline.runner import Start
 from pipeline.types import Task
 from stages.settings import Config
 from stages.wiring.inputs import tasks_by_id
