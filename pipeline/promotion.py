@@ -15,7 +15,7 @@ import numpy as np
 ONE_IN = 5
 """One request in so many goes to the candidate, the others to the policy that is served."""
 MIN_ROLLOUTS = 100
-"""Of each arm, before anything is decided."""
+"""Of the candidate, before anything is decided; four times as many of the baseline."""
 LOOK = ONE_IN * MIN_ROLLOUTS
 """Rollouts of both arms together after which one may decide, and again after as many more."""
 MOST_LOOKS = 4
@@ -42,21 +42,26 @@ class Arm:
     rollouts: int  # graded ones
     ungraded: int = 0
 
+    def with_ungraded(self, reward: int) -> "Arm":
+        """Returns the arm as if each of its ungraded rollouts had this reward."""
+        return Arm(self.rewards + reward * self.ungraded, self.rollouts + self.ungraded)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What is to be done, and the two probabilities that it hangs on."""
 
     verdict: Verdict
-    better: float  # P(candidate > baseline), its ungraded rollouts counted as failed
-    worse: float  # P(candidate < WORSE x baseline)
+    better: float  # P(candidate > baseline) at least, whatever the ungraded rollouts would have been
+    worse: float  # P(candidate < WORSE x baseline) at least
 
 
 def decide(candidate: Arm, baseline: Arm) -> Decision:
-    """Returns the decision on a candidate; with too few rollouts of either arm, or no clear word, continue.
+    """Returns the decision on a candidate; without a clear word, continue.
 
-    What of the candidate's nobody could grade counts as failed where it would be promoted, and not at all
-    where it would be rolled back: nobody is served for making a verifier give up, or refused for its outage.
+    What nobody could grade counts against either verdict: as failed of the candidate and as a success of the
+    baseline where it would be promoted, the other way round where it would be rolled back. So nobody is
+    served for making a verifier give up, or refused for its outage, and no outage adds to the errors.
 
     Example:
         >>> decide(Arm(85, 100), Arm(280, 400)).verdict
@@ -66,14 +71,13 @@ def decide(candidate: Arm, baseline: Arm) -> Decision:
         >>> decide(Arm(50, 100), Arm(280, 400)).verdict
         'roll_back'
     """
-    at_worst = Arm(candidate.rewards, candidate.rollouts + candidate.ungraded)
-    better, worse = 1 - probability_below(at_worst, baseline), probability_below(candidate, baseline, WORSE)
+    better = 1 - probability_below(candidate.with_ungraded(0), baseline.with_ungraded(1))
+    worse = probability_below(candidate.with_ungraded(1), baseline.with_ungraded(0), WORSE)
     verdict: Verdict = "continue"
-    if min(candidate.rollouts, baseline.rollouts) >= MIN_ROLLOUTS:
-        if better >= PROMOTE_AT:
-            verdict = "promote"
-        elif worse >= ROLL_BACK_AT:
-            verdict = "roll_back"
+    if better >= PROMOTE_AT:
+        verdict = "promote"
+    elif worse >= ROLL_BACK_AT:
+        verdict = "roll_back"
     return Decision(verdict, better, worse)
 
 

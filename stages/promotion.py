@@ -73,7 +73,7 @@ def plan(start: Start[Config]) -> Plan[list[Part]]:
 
 STAGE = Stage(
     name="promotion",
-    code_version=3,
+    code_version=4,
     inputs=lambda config: ("tasks", "sft", policies_of(config)["actor"][0]),
     sections=("promotion", "run.round", "run.held_out", "engine", "sampling", "prompt", "tasks"),
     plan=plan,

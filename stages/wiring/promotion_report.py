@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.promotion import LOOK, MIN_ROLLOUTS, ONE_IN, PROMOTE_AT, ROLL_BACK_AT, WORSE, simulated_rates
+from pipeline.promotion import LOOK, ONE_IN, PROMOTE_AT, ROLL_BACK_AT, WORSE, simulated_rates
 from pipeline.report import Section, Table, Text, Tiles, page
 from pipeline.report.page import Tone
 
@@ -49,10 +49,10 @@ def promotion_page(report: Mapping[str, Any]) -> str:
         if 0 <= rate + difference <= 1
     )
     rule = (
-        f"One in {ONE_IN} requests goes to the candidate. After every {LOOK} rollouts, "
-        f"with {MIN_ROLLOUTS} of each arm or more, it is promoted if P(candidate better) is at least "
-        f"{PROMOTE_AT:g}, its rollouts that nobody could grade counted as failed, and rolled back if "
-        f"P(candidate below {WORSE:g} of the baseline) is at least {ROLL_BACK_AT:g}, by Beta posteriors. "
+        f"One in {ONE_IN} requests goes to the candidate. After every {LOOK} rollouts it is promoted if "
+        f"P(candidate better) is at least {PROMOTE_AT:g}, and rolled back if P(candidate below {WORSE:g} of "
+        f"the baseline) is at least {ROLL_BACK_AT:g}, by Beta posteriors; what nobody could grade counts "
+        "against either, as failed of one arm and as a success of the other. "
         "That speaks of these held-out tasks; of other clusters, the intervals of the stage evaluation do."
     )
     caption = (
