@@ -97,7 +97,7 @@ class Shards:
     def take_over(self, *, repair: bool) -> None:
         """Loads what earlier starts committed; raises ArtifactError for a wrong size or footer.
 
-        A repair checks SHA-256 too, and strikes what is damaged and, if too many items failed, their shards.
+        A repair checks SHA-256 and strikes what is damaged, shards of too many failures, then whole skips.
         """
         for folder in (self.folder, *(self.folder / "shards" / name for name in self.specs)):
             for path in remove_temporaries(folder, keep=self._is_being_written):
@@ -114,6 +114,9 @@ class Shards:
         if repair and self.counts().failed_share > MAX_FAILED_SHARE:
             for index in self.failed:
                 self._strike(self._entries[index], f"shard {index} has failed items")
+        if repair and self.missing:  # which may have decided that others are skipped, as a look does
+            for entry in [e for e in self._entries.values() if e.skipped and not e.done]:
+                self._strike(entry, f"shard {entry.index} was skipped")
         if self._entries:
             self.say(f"resuming: {len(self._entries)} of {len(self._shards)} shards are committed")
 
@@ -235,9 +238,7 @@ class Shards:
             raise ValueError(f"{where}: got tables {sorted(tables)}; planned: {sorted(self.specs)}")
         generation = ledger.next_generation(self.folder, index)  # above a superseded or struck line, else 0
         files = self._write(index, tables)
-        entry = ledger.Entry(
-            index, generation, files, done, counts.failed, counts.skipped, seconds=round(seconds, 3)
-        )
+        entry = ledger.Entry(index, generation, files, done, counts.failed, counts.skipped, seconds=seconds)
         ledger.append(self.folder, entry)
         failpoint(f"{self.stage}.shard.after_ledger")
         self._entries[index] = entry

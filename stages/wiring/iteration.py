@@ -122,7 +122,7 @@ class Iterations:
                 aggregation=credit.loss.aggregation,
             )
             again, seconds = shards.is_committed(number), time.monotonic() - clock
-            shards.commit(number, tables, done=1, supersede=again, seconds=seconds)
+            shards.commit(number, tables, done=1, supersede=again, seconds=round(seconds, 3))
             self.show(num_updates, batch.rollouts)
         return batch, checked, passes, logprobs, gap
 

@@ -95,6 +95,20 @@ def test_a_repair_tries_again_if_more_than_a_fiftieth_failed(
     assert shards_in(tmp_path, items=items, repair=True).missing == missing
 
 
+@pytest.mark.parametrize(("failed", "missing"), [(0, []), (1, [0, 2])])
+def test_a_repair_that_tries_again_tries_what_was_skipped_whole_too(
+    tmp_path: Path, failed: int, missing: Any
+) -> None:
+    """What is tried again may have decided that: a look at it, for one."""
+    items = (("a", "b"), ("c", "d"), ("e",))
+    shards = shards_in(tmp_path, items=items)
+    shards.commit(0, rows(), done=2 - failed, failed={"x": failed})
+    shards.commit(1, rows(), done=1, skipped={"y": 1})
+    shards.commit(2, rows(), done=0, skipped={"y": 1})
+    assert shards_in(tmp_path, items=items).missing == []
+    assert shards_in(tmp_path, items=items, repair=True).missing == missing
+
+
 def test_only_a_committed_shard_is_read_and_only_if_its_digest_is_right(tmp_path: Path) -> None:
     shards = shards_in(tmp_path)
     shards.commit(0, rows("a", "b"), done=2)
