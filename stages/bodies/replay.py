@@ -10,19 +10,26 @@ from pipeline.columns import REPLAY, ROLLOUTS, STEPS
 from pipeline.errors import ArtifactError
 from pipeline.runner import Start
 from pipeline.schema import table_of
+from stages.replay import Work
 from stages.settings import Config
 
 
-def make(start: Start[Config], earlier: Artifact | None) -> None:
-    """Makes the tables; raises ArtifactError for rollouts that this round's policy cannot learn from."""
-    own = start.inputs["rollouts"]
+def make(start: Start[Config], work: Work) -> None:
+    """Makes the tables; raises ArtifactError for rollouts that this round's policy cannot learn from.
+
+    A promotion that was taken back after the earlier buffer was made leaves rollouts in it; they go.
+    """
+    (earlier, teachers), own = work, start.inputs["rollouts"]
     rollouts, steps = own.table("rollouts"), own.table("steps")
-    rounds, again = [start.config.run.round] * rollouts.num_rows, 0
+    rounds, again, taken_back = [start.config.run.round] * rollouts.num_rows, 0, 0
     if earlier is not None:
-        before = earlier.table("rollouts")
+        before, of = earlier.table("rollouts"), earlier.table("replay")["round"]
+        counts = pc.is_in(of, pa.array(teachers, of.type))
+        before, of = before.filter(counts), of.filter(counts)
+        taken_back = len(counts) - len(of)
         stays = is_new(before, rollouts)
         again = pc.sum(pc.invert(stays)).as_py() or 0
-        rounds = earlier.table("replay")["round"].filter(stays).to_pylist() + rounds
+        rounds = of.filter(stays).to_pylist() + rounds
         rollouts = pa.concat_tables([before.filter(stays), rollouts])
         steps = pa.concat_tables([earlier.table("steps"), steps])
     dropped = max(0, len(rounds) - start.config.replay.capacity)
@@ -35,6 +42,7 @@ def make(start: Start[Config], earlier: Artifact | None) -> None:
         "rollouts": len(ids),
         "of_round": {str(of): kept[of] for of in sorted(kept)},
         "dropped": dropped,
+        "taken_back": taken_back,
         "recorded_again": again,
     }
     start.finish(

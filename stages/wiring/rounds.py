@@ -10,7 +10,6 @@ from pipeline.artifacts.artifact import Artifact
 from pipeline.artifacts.disk import make_folder
 from pipeline.artifacts.link import link_stage
 from pipeline.artifacts.lock import Lock
-from pipeline.artifacts.manifest import read_manifest
 from pipeline.config import config_of
 from pipeline.errors import ArtifactError, ConfigError, ExitCode
 from pipeline.processes.failpoints import failpoint
@@ -118,13 +117,13 @@ def round_config(config: Config, run_dir: Path, number: int, baseline: Served) -
     return config_of(Config, data, overrides, "round.changes")
 
 
-def buffer_before(home: Path, number: int) -> Artifact | None:
-    """Returns the replay buffer of the last round before a number that ended without a roll back.
+def teachers(home: Path, number: int) -> dict[int, Path]:
+    """Returns number -> folder of the rounds before a number that ended without a roll back.
 
     What taught a refused candidate, wrong grades perhaps, teaches no later one.
     """
-    for earlier, folder in reversed(rounds_of(home.parent)):
-        has_taught_well = (verdict_of(folder) or {}).get("decision") in ("promote", "continue")
-        if earlier < number and has_taught_well and read_manifest(folder / "replay") is not None:
-            return Artifact.open(folder, "replay")
-    return None
+    return {
+        earlier: folder
+        for earlier, folder in rounds_of(home.parent)
+        if earlier < number and (verdict_of(folder) or {}).get("decision") in ("promote", "continue")
+    }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,20 +21,25 @@ import stages.wiring.player
 from env.offer import EnvironmentOffer
 from env.phone.offer import PHONE
 from pipeline.artifacts.artifact import Artifact
+from pipeline.artifacts.start import identity_of
 from pipeline.cli.monitor import watched
+from pipeline.columns import REPLAY
 from pipeline.config import load_config
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.runner import run_stage
+from pipeline.schema import table_of
 from pipeline.served import due, served_policy
-from pipeline.tables import rollouts_table
+from pipeline.tables import rollouts_table, steps_table
 from pipeline.types import Event, Rollout
+from stages.bodies import replay
 from stages.bodies.replay import is_new, refuse_strangers
 from stages.command import main
+from stages.replay import STAGE
 from stages.settings import Config
 from stages.wiring.arms import chain_of
 from stages.wiring.monitoring import monitoring_row
-from stages.wiring.rounds import play_round, round_config
+from stages.wiring.rounds import play_round, round_config, teachers
 from tests.rollouts import rollout
 from tests.stages import toy_rounds
 from tests.stages.conftest import TINY, Lab, make_lab
@@ -222,6 +228,47 @@ def test_a_buffer_of_other_tasks_or_another_tokenizer_is_refused(chain: Lab, col
     others = pa.array(["another", *table[column].to_pylist()[1:]])
     with pytest.raises(ArtifactError, match=words):
         refuse_strangers(table.set_column(table.schema.get_field_index(column), column, others), own, tasks)
+
+
+def test_a_round_that_was_taken_back_teaches_no_more() -> None:
+    """Of a buffer that was made when round 2 counted, what rounds 1 and 3 played is handed on."""
+
+    def tables(rounds: Sequence[int]) -> Any:
+        made = [rollout(rollout_id=f"{number}") for number in rounds]
+        held = {
+            "rollouts": rollouts_table(made),
+            "steps": steps_table(made),
+            "replay": table_of(REPLAY, {"rollout_id": [r.rollout_id for r in made], "round": list(rounds)}),
+            "tasks": pa.table({"task_id": ["t"], "split": ["train"]}),
+        }
+        return SimpleNamespace(table=held.__getitem__)
+
+    found: dict[str, Any] = {}
+    start: Any = SimpleNamespace(
+        config=Config.model_validate({"run": {"round": 4}, "replay": {"capacity": 3}}),
+        inputs=dict.fromkeys(("rollouts", "tasks"), tables([4])),
+        finish=lambda **made: found.update(made),
+    )
+    replay.make(start, (tables([1, 2, 3]), [1, 3]))
+    made = {spec.name: table for spec, table in found["more_tables"]}
+    assert made["replay"]["round"].to_pylist() == [1, 3, 4]
+    assert made["rollouts"]["rollout_id"].to_pylist() == ["1", "3", "4"]
+    assert made["steps"]["rollout_id"].unique().to_pylist() == ["1", "3", "4"]
+    assert (found["report"]["taken_back"], found["report"]["dropped"]) == (1, 0)
+
+
+def test_a_buffer_is_another_one_once_a_round_before_it_was_taken_back(tmp_path: Path) -> None:
+    toy_rounds.begin(tmp_path)
+    for decision in ("promote", "roll_back", "continue"):
+        assert toy_rounds.one_round(tmp_path, decision) == 0
+    home = tmp_path / "r" / "rounds"
+    assert list(teachers(home, 4)) == [1, 3]
+    assert list(teachers(home, 3)) == [1]
+    config = Config.model_validate({"run": {"data_dir": str(home), "name": "004", "round": 4}})
+    key = identity_of(STAGE, config, {})[0]["stage_key"]
+    (home / "001" / "promotion").rename(home / "001" / "_promotion")
+    assert list(teachers(home, 4)) == [3]
+    assert identity_of(STAGE, config, {})[0]["stage_key"] != key
 
 
 def test_a_session_that_is_brought_in_again_takes_the_place_of_its_older_copy() -> None:
