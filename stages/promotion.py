@@ -14,7 +14,7 @@ from pipeline.artifacts.plan import in_shards
 from pipeline.columns import ROLLOUTS, STEPS
 from pipeline.errors import ConfigError
 from pipeline.ids import seed_of
-from pipeline.promotion import LOOK, ONE_IN
+from pipeline.promotion import LOOK, LOOKS, ONE_IN
 from pipeline.runner import Plan, Stage, Start, run_stage
 from pipeline.types import Task
 from stages.settings import Config
@@ -33,17 +33,17 @@ class Part:
     groups: Sequence[Group]
 
 
-def traffic(tasks: Sequence[Task], *, stage_key: str, seed: int, looks: int) -> list[list[tuple[str, Group]]]:
+def traffic(tasks: Sequence[Task], *, stage_key: str, seed: int) -> list[list[tuple[str, Group]]]:
     """Returns (arm, its request) in order, a list for each look; tasks are visited in passes over all."""
     rng, requests = Random(seed), list[Group]()
-    while len(requests) < looks * LOOK:
+    while len(requests) < LOOKS * LOOK:
         order, number = rng.sample(list(tasks), len(tasks)), len(requests) // len(tasks)
         requests += plan_groups(
             order, stage_key=stage_key, seed=seed, iteration=number, num_attempts=1, draws=1
         )
-    chosen = {block + rng.randrange(ONE_IN) for block in range(0, looks * LOOK, ONE_IN)}
-    routed = [(ARMS[place in chosen], requests[place]) for place in range(looks * LOOK)]
-    return [routed[look * LOOK : (look + 1) * LOOK] for look in range(looks)]
+    chosen = {block + rng.randrange(ONE_IN) for block in range(0, LOOKS * LOOK, ONE_IN)}
+    routed = [(ARMS[place in chosen], requests[place]) for place in range(LOOKS * LOOK)]
+    return [routed[look * LOOK : (look + 1) * LOOK] for look in range(LOOKS)]
 
 
 def plan(start: Start[Config]) -> Plan[list[Part]]:
@@ -52,9 +52,8 @@ def plan(start: Start[Config]) -> Plan[list[Part]]:
         raise ConfigError("promotion ends a round, and this run is none (run.round = 0). Next: make round")
     check_plays_weights(start.config, "promotion")
     tasks = [task for split in start.config.held_out for task in tasks_of_split(start, split)]
-    looks = start.config.promotion.looks
     seed = seed_of(start.config.run.sampling_seed, "promotion")
-    routed = traffic(tasks, stage_key=start.stage_key, seed=seed, looks=looks)
+    routed = traffic(tasks, stage_key=start.stage_key, seed=seed)
     parts = [
         Part(look, arm, groups)
         for look, requests in enumerate(routed)
@@ -66,7 +65,7 @@ def plan(start: Start[Config]) -> Plan[list[Part]]:
         items=[[name for group in part.groups for name in group.rollout_ids] for part in parts],
         tables=(ROLLOUTS, STEPS),
         unit="rollouts",
-        estimate={"tasks": len(tasks), "looks": looks, "candidate": policies_of(start.config)["actor"][0]},
+        estimate={"tasks": len(tasks), "looks": LOOKS, "candidate": policies_of(start.config)["actor"][0]},
         work=parts,
     )
 
@@ -75,7 +74,7 @@ STAGE = Stage(
     name="promotion",
     code_version=4,
     inputs=lambda config: ("tasks", "sft", policies_of(config)["actor"][0]),
-    sections=("promotion", "run.round", "run.held_out", "engine", "sampling", "prompt", "tasks"),
+    sections=("run.round", "run.held_out", "engine", "sampling", "prompt", "tasks"),
     plan=plan,
     make="stages.bodies.promotion:make",
 )

@@ -10,7 +10,7 @@ from env.play.shards import commit_rollouts, play_shards
 from env.play.team import Job
 from env.play.units import Played
 from pipeline.columns import MONITORING
-from pipeline.promotion import Arm, Decision, decide
+from pipeline.promotion import LOOKS, Arm, Decision, decide
 from pipeline.runner import Start
 from pipeline.schema import table_of
 from pipeline.types import Rollout
@@ -24,7 +24,7 @@ from stages.wiring.promotion_report import promotion_page
 
 def make(start: Start[Config], parts: list[Part]) -> None:
     """Plays until a look decides, then skips the rest; a start after a kill comes to the same looks."""
-    policies, num_looks = policies_of(start.config), start.config.promotion.looks
+    policies = policies_of(start.config)
     recipes = {
         arm: Recipe(unasked(start.config), start.inputs[stage].path(folder))
         for arm, (stage, folder) in zip(ARMS, policies.values(), strict=True)
@@ -42,7 +42,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
     looks: list[Decision] = []
     offer = offer_of(start.config.tasks.environment)
     with closing(make_hands(start.config, start.log_folder)) as hands:
-        for look in range(num_looks):
+        for look in range(LOOKS):
             of_look = [index for index, part in enumerate(parts) if part.look == look]
             for shard, played in play_shards(hands, start.shards, job_of, start.shards.item_done, of_look):
                 commit_rollouts(start.shards, shard, played)
@@ -63,7 +63,7 @@ def make(start: Start[Config], parts: list[Part]) -> None:
         "looks": [asdict(look) for look in looks],
         "candidate": {"stage": stage, "folder": folder},
     }
-    report = {**verdict, "round": start.config.run.round, "looks_planned": num_looks, "monitoring": rows}
+    report = {**verdict, "round": start.config.run.round, "monitoring": rows}
     start.output("report.html", volatile=True).write_text(promotion_page(report), encoding="utf-8")
     table = table_of(MONITORING, {name: [row[name] for row in rows] for name in MONITORING.schema.names})
     start.finish(more_tables=((MONITORING, table),), report=report, verdict=verdict)

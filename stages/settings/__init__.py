@@ -22,7 +22,7 @@ from stages.settings.critic import Critic, CriticReport, Labels
 from stages.settings.engine import Engine, Transformers
 from stages.settings.feedback import Feedback, Rules
 from stages.settings.preferences import Dpo, Preferences
-from stages.settings.rounds import Promotion, Replay, Round
+from stages.settings.rounds import Replay, Round
 from stages.settings.run import Hardware, Run
 from stages.settings.sampling import Evaluation, Prompt, Rollouts, Sampling
 from stages.settings.sections_fit import check_sections_fit
@@ -58,7 +58,6 @@ class Config(Section):
     comparison: Comparison = Comparison()
     replay: Replay = Replay()
     round: Round = Round()
-    promotion: Promotion = Promotion()
 
     @property
     def row_tokens(self) -> int:

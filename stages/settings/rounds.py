@@ -1,8 +1,7 @@
-"""Numbered rounds: what they keep, what they change in the rest of a configuration, how they decide."""
+"""Numbered rounds: what they keep, what they change in the rest of a configuration."""
 
 from pydantic import JsonValue
 
-from pipeline.promotion import LOOK, MOST_LOOKS
 from pipeline.settings import Section, setting
 
 CHANGES: dict[str, JsonValue] = {
@@ -28,15 +27,4 @@ class Round(Section):
         {},
         "what rounds change in the rest of the file, as section.key: value; without it they train one epoch "
         "of the stored phase's likelihood at learning rate 1e-6",
-    )
-
-
-class Promotion(Section):
-    """Traffic that is split between the policy that is served and a round's candidate."""
-
-    looks: int = setting(
-        2,
-        f"how often the rule is asked, after {LOOK} rollouts each; then the baseline stays",
-        ge=1,
-        le=MOST_LOOKS,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.promotion import LOOK, ONE_IN, PROMOTE_AT, ROLL_BACK_AT, WORSE, simulated_rates
+from pipeline.promotion import LOOK, LOOKS, ONE_IN, PROMOTE_AT, ROLL_BACK_AT, WORSE, simulated_rates
 from pipeline.report import Section, Table, Text, Tiles, page
 from pipeline.report.page import Tone
 
@@ -18,10 +18,9 @@ WORDS: dict[str, tuple[str, Tone]] = {
 def promotion_page(report: Mapping[str, Any]) -> str:
     """Returns report.html of a promotion, a pure function of the report."""
     last, (words, tone) = report["looks"][-1], WORDS[report["decision"]]
-    planned = report["looks_planned"]
     tiles = Tiles(
         (
-            (report["decision"].replace("_", " "), f"after look {len(report['looks'])} of {planned}"),
+            (report["decision"].replace("_", " "), f"after look {len(report['looks'])} of {LOOKS}"),
             (f"{last['better']:.3f}", f"P(candidate better); promoted from {PROMOTE_AT:g}"),
             (
                 f"{last['worse']:.3f}",
@@ -44,7 +43,7 @@ def promotion_page(report: Mapping[str, Any]) -> str:
     header = ("arm", "policy", "graded", "not gradable", "mean reward", "success", "unsafe", "satisfaction")
     rate = means[0]  # of the baseline
     rates = tuple(
-        (f"{100 * difference:+.0f}", *map(_share, simulated_rates(rate + difference, rate, planned).values()))
+        (f"{100 * difference:+.0f}", *map(_share, simulated_rates(rate + difference, rate).values()))
         for difference in DIFFERENCES
         if 0 <= rate + difference <= 1
     )
@@ -57,7 +56,7 @@ def promotion_page(report: Mapping[str, Any]) -> str:
     )
     caption = (
         f"How often the rule says what, simulated with a fixed seed: the baseline succeeds in {rate:.0%}, "
-        f"the candidate truly differs by so many points on these tasks, and there are up to {planned} looks."
+        f"the candidate truly differs by so many points on these tasks, and there are up to {LOOKS} looks."
     )
     return page(
         f"Promotion, round {report['round']}",

@@ -21,7 +21,7 @@ from stages.wiring.arms import chain_of
 from stages.wiring.inputs import policies_of
 from stages.wiring.subrun import finish_stage, write_config
 
-FIXED = ("run", "tasks", "sft", "promotion")
+FIXED = ("run", "tasks", "sft")
 """Sections that are the same in all rounds, or follow from what is served."""
 
 

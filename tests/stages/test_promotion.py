@@ -36,7 +36,7 @@ def task(name: str) -> Task:
 @pytest.fixture
 def decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Plays and decides, or goes on from what was committed; returns the verdict."""
-    routed = traffic([task(f"t{i}") for i in range(50)], stage_key="k", seed=1, looks=2)
+    routed = traffic([task(f"t{i}") for i in range(50)], stage_key="k", seed=1)
     parts = [
         Part(look, arm, [group for of, group in requests if of == arm])
         for look, requests in enumerate(routed)

@@ -171,7 +171,7 @@ def test_a_stage_that_refuses_ends_the_round_and_leaves_what_is_served(
     assert served_policy(lab.run_dir)[0].stage == "actor"
 
 
-def test_rounds_share_tasks_and_promotion(chain: Lab, tmp_path: Path) -> None:
+def test_rounds_share_tasks(chain: Lab, tmp_path: Path) -> None:
     lab = lab_of(chain, tmp_path / "lab")
     with pytest.raises(ConfigError, match="same in all rounds"):
         played(lab, 'round.changes={"tasks.num_train": 5}')
