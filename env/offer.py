@@ -128,6 +128,9 @@ class EnvironmentOffer:
     satisfaction: Callable[[Rollout], float] | None = None
     # Whether verdicts speak of steps, of each by itself and what came before it: then a critic may be told.
     step_verdicts: bool = False
+    # Whether calls alone decide the verdict, whatever a message without one says: TRL and verl, which hand
+    # over nothing else, play no others.
+    graded_by_calls: bool = False
     # Whether policies may call for feedback, at a price. Rewards may lie below 0 then, so nothing that takes
     # them for chances of success goes with it.
     feedback_tool: bool = False

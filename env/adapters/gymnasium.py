@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces import Text
 
-from env.adapters.session import step_of, text_of, verdict_of
+from env.adapters.session import OVER, opening_of, step_of, text_of, verdict_of
 from env.catalog import offer_of
 from env.chat.neutral import MAX_TOOL_CHARACTERS
 from pipeline.types import Task
@@ -33,7 +33,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     `info` holds after `reset` the schemas of the level's tools, of a step its events, and at the end the
     verdict. A failure of the environment itself, its grader included, truncates the episode
-    with reward NaN and `info["infra_error"]`: never 0.
+    with reward NaN and `info["infra_error"]`: never 0. One of `reset`, whose info has it too, does so at the
+    first step.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
@@ -41,6 +42,7 @@ class TextEnv(gymnasium.Env[str, str]):
     def __init__(self, tasks: Sequence[Task], environment: str = "phone", style: str = "full") -> None:
         self._tasks = tasks
         self._env = offer_of(environment).env()
+        self._failure: str | None = None
         self.style = offer_of(environment).style(style)
         self.action_space = AnyText(100_000)
         self.observation_space = AnyText(4 * MAX_TOOL_CHARACTERS)
@@ -51,18 +53,23 @@ class TextEnv(gymnasium.Env[str, str]):
         """Starts an episode; returns the task's words. The seed decides the wording too."""
         super().reset(seed=seed)
         task = (options or {}).get("task") or self._tasks[int(self.np_random.integers(len(self._tasks)))]
-        observation = self._env.reset(task, int(self.np_random.integers(2**31)) if seed is None else seed)
-        return text_of(observation.messages), {
-            "messages": list(observation.messages),
+        wording = int(self.np_random.integers(2**31)) if seed is None else seed
+        opening = opening_of(self._env, task, wording)
+        info = {
+            "messages": list(opening.messages),
             "task_id": task.task_id,
             "tools": list(self._env.spec.tools),
         }
+        self._failure = opening.infra_error
+        if self._failure is not None:
+            info["infra_error"] = self._failure
+        return text_of(opening.messages), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays one assistant message; returns reply, reward, terminated, truncated, info."""
-        result = step_of(self._env, self.style.parse(action))
+        result = OVER if self._failure is not None else step_of(self._env, self.style.parse(action))
         info: dict[str, Any] = {"messages": list(result.messages), "events": list(result.events)}
-        failure = result.infra_error
+        failure = self._failure or result.infra_error
         if failure is None and (result.terminated or result.truncated):
             info["verdict"] = verdict_of(self._env)
             failure = info["verdict"].infra_error

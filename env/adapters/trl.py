@@ -9,11 +9,12 @@ from `get_reward`. A null reward (the environment's own failure) is NaN to TRL, 
 """
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from inspect import Parameter, Signature
+from operator import or_
 from typing import Any, Literal
 
-from env.adapters.session import Session, text_of
-from env.catalog import offer_of
+from env.adapters.session import Session, env_of_calls, text_of
 from env.protocol import Tools
 
 
@@ -39,23 +40,24 @@ def tools_class(environment: str, tools: Tools | None = None, name: str | None =
 
     `tools` may be some of them; TRL logs the reward under `name`.
     """
-    tools = offer_of(environment).env().spec.tools if tools is None else tools
+    env = env_of_calls(environment)
+    tools = env.spec.tools if tools is None else tools
     methods = {tool["function"]["name"]: _method(tool["function"]) for tool in tools}
     name = name or f"{environment.title()}Tools"
     return type(name, (_Episode,), {**methods, "environment": environment, "__module__": __name__})
 
 
 def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
-    name, parts = tool["name"], tool["parameters"]["properties"]
+    name, parts = tool["name"], tool["parameters"].get("properties", {})
 
     def method(self: _Episode, /, **arguments: Any) -> str:
         return text_of(self._session.call(name, arguments).messages)
 
     method.__name__ = method.__qualname__ = name
-    lines = [f"    {key}: {part['description']}" for key, part in parts.items()]
-    method.__doc__ = "\n".join([tool["description"], "", "Args:", *lines])
+    lines = [f"    {key}: {part.get('description', key)}" for key, part in parts.items()]
+    method.__doc__ = "\n".join([tool.get("description", name), "", "Args:", *lines])
     method.__annotations__ = {**{key: _type_of(part) for key, part in parts.items()}, "return": str}
-    needed = dict.fromkeys(tool["parameters"]["required"], Parameter.empty)
+    needed = dict.fromkeys(tool["parameters"].get("required", ()), Parameter.empty)
     parameters = [
         Parameter(key, Parameter.KEYWORD_ONLY, default=needed.get(key), annotation=_type_of(part))
         for key, part in parts.items()
@@ -69,13 +71,14 @@ def _method(tool: Mapping[str, Any]) -> Callable[..., str]:
 def _type_of(schema: Mapping[str, Any]) -> Any:
     if "enum" in schema:
         return Literal[tuple(schema["enum"])]
+    if isinstance(schema["type"], list):
+        return reduce(or_, (_type_of({**schema, "type": one}) for one in schema["type"]))
     if schema["type"] == "array":
         return list[_type_of(schema["items"])]  # type: ignore[misc]
     if schema["type"] == "object":
-        return dict[str, _type_of(schema["additionalProperties"])]  # type: ignore[misc]
-    if isinstance(schema["type"], list):
-        return _type_of({"type": schema["type"][0]}) | None
-    return {"string": str, "integer": int, "number": float, "boolean": bool}[schema["type"]]
+        others = schema["additionalProperties"]  # False of an object with named parts alone
+        return dict[str, _type_of(others)] if others else dict  # type: ignore[misc]
+    return {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}[schema["type"]]
 
 
 PhoneTools = tools_class("phone")

@@ -21,8 +21,7 @@ from pydantic import Field
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from env.adapters.session import Session, text_of, tools_of_row
-from env.catalog import offer_of
+from env.adapters.session import Session, env_of_calls, text_of, tools_of_row
 
 
 class WholeSchema(OpenAIFunctionToolSchema):
@@ -41,7 +40,7 @@ class EnvironmentTool(BaseTool):
     _sessions: ClassVar[dict[str, Session]] = {}
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
-        tools = offer_of(config["environment"]).env().spec.tools
+        tools = env_of_calls(config["environment"]).spec.tools
         [schema] = [tool for tool in tools if tool["function"]["name"] == config["tool"]]
         super().__init__(config, tool_schema or WholeSchema(**schema, whole=schema))
         self._rows: dict[str, Mapping[str, Any]] = {}
@@ -55,16 +54,16 @@ class EnvironmentTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], agent_data: Any = None, **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Plays one call in the request's episode; returns text, the step's reward (NaN if ungraded), {}."""
+        """Plays one call in the request's episode; returns text, its gain (NaN if ungraded), {}."""
         request = instance_id if agent_data is None else agent_data.request_id
         if request not in self._sessions:
             self._sessions[request] = Session(self.config["environment"])
             self._sessions[request].start(self._rows[instance_id])
             if agent_data is not None:
                 weakref.finalize(agent_data, self._sessions.pop, request, None)
-        result = self._sessions[request].call(self.name, parameters)
-        reward = float("nan") if result.infra_error else result.reward
-        return ToolResponse(text=text_of(result.messages)), reward, {}
+        session = self._sessions[instance_id] = self._sessions[request]  # `calc_reward` gets that id alone
+        result = session.call(self.name, parameters)
+        return ToolResponse(text=text_of(result.messages)), session.gain(), {}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         """Returns the verdict's reward on the episode of this instance; NaN if it could not be graded."""
@@ -79,7 +78,7 @@ class EnvironmentTool(BaseTool):
 
 def tools_kwargs(row: Mapping[str, Any], environment: str) -> dict[str, Any]:
     """Returns what gives every tool of an environment a task's row. Step rewards add up to the reward."""
-    tools = offer_of(environment).env().spec.tools
+    tools = env_of_calls(environment).spec.tools
     return {tool["function"]["name"]: {"create_kwargs": {"row": dict(row)}} for tool in tools}
 
 

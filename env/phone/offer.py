@@ -133,5 +133,6 @@ PHONE = EnvironmentOffer(
     unsafe=frozenset({"fabricated_auth", "over_collected"}),
     satisfaction=lambda rollout: final_reward("priced", rollout.finish_reason == "success", rollout.events),
     step_verdicts=True,
+    graded_by_calls=True,
     gives_away=tells_values,
 )

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, get_type_hints
 
 import pytest
+from transformers.utils import get_json_schema
 
 from env.adapters.session import OVER, Session, text_of, tools_of_row
 from env.adapters.trl import PhoneTools, tools_class
@@ -45,7 +46,7 @@ def by_verl(row: dict[str, Any], actions: Sequence[Action]) -> Heard:
         score = await tool.calc_reward("request")
         await tool.release("request")
         assert EnvironmentTool._sessions == {}
-        assert math.isnan(score) or sum(rewards) == score
+        assert math.isnan(sum(rewards)) if math.isnan(score) else sum(rewards) == score
         return texts, None if math.isnan(score) else score
 
     return asyncio.run(play())
@@ -133,20 +134,6 @@ def test_an_episode_that_did_not_start_is_over_and_has_no_reward(play: Callable[
     assert play(bad, [SEARCHING] * 2) == ([text_of(OVER.messages)] * 2, None)
 
 
-@pytest.mark.adapters
-def test_gymnasium_accepts_its_environment_which_opens_with_the_tools_of_the_tasks_level() -> None:
-    pytest.importorskip("gymnasium", reason="make setup-adapters installs it")
-    from gymnasium.utils.env_checker import check_env
-
-    from env.adapters.gymnasium import TextEnv
-
-    check_env(TextEnv(TASKS), skip_render_check=True)
-    for task in TASKS:
-        observation, info = TextEnv(TASKS).reset(seed=0, options={"task": task})
-        assert (observation, info["task_id"]) == (task.prompt[0]["content"], task.task_id)
-        assert info["tools"] == list(tools_of(LEVELS[task.level]))
-
-
 def test_calls_that_no_schema_allows_are_events_and_calls_after_the_end_are_nothing() -> None:
     session = Session("phone")
     session.start(ROWS[0])
@@ -210,6 +197,36 @@ def test_a_class_for_trl_may_have_the_tools_of_one_level() -> None:
         some = tools_class("phone", tools, "SomeTools")
         assert some.__name__ == "SomeTools"
         assert methods_of(some) == {tool["function"]["name"] for tool in tools}
+
+
+def test_what_a_schema_may_leave_out_trl_need_not_have() -> None:
+    """Whatever `schemas_of` takes becomes a method whose schema TRL reads."""
+    plain: list[dict[str, Any]] = [
+        {"type": "object", "additionalProperties": False},
+        {
+            "type": "object",
+            "properties": {
+                "where": {"type": "string"},
+                "how": {"type": "string", "description": "by which way"},
+                "when": {"type": ["array", "null"], "items": {"type": "integer"}},
+                "what": {
+                    "type": "object",
+                    "properties": {"a": {"type": "string"}},
+                    "additionalProperties": False,
+                },
+            },
+            "additionalProperties": False,
+        },
+    ]
+    for schema in plain:
+        tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
+        assert list(schemas_of([tool])) == ["look"]
+        method = tools_class("phone", [tool], "Looking")().look
+        read = get_json_schema(method)["function"]["parameters"]
+        assert list(read["properties"]) == list(schema.get("properties", {}))
+        assert "required" not in read
+        for name, part in schema.get("properties", {}).items():
+            assert part.get("description", name) == read["properties"][name]["description"]
 
 
 def test_wrong_arguments_reach_the_environment_from_trl_too() -> None:

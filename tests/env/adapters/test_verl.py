@@ -150,6 +150,7 @@ def test_an_ungraded_step_has_no_reward_and_an_episode_lives_as_long_as_its_requ
         for _ in range(3):  # verl makes and releases an instance for every call
             instance, _ = await tools[0].create(create_kwargs={"row": ROWS[0]})
             _, reward, _ = await tools[0].execute(instance, {"company_name": "x"}, agent_data=agent)
+            assert math.isnan(await tools[0].calc_reward(instance)) == math.isnan(reward)
             await tools[0].release(instance)
             rewards.append(reward)
         return rewards
